@@ -173,6 +173,28 @@ static size_t lock_record_len(const struct jm_lock *l) {
     return sizeof *l - offsetof(struct jm_lock, token) + l->name_len + l->owner_len;
 }
 
+/* Whether a flush has ended a lock that is in the list still, see endedByFlush in module/lock. */
+static int ended_by_flush(const struct jm_lock *l) {
+    return (l->flags & JM_LOCK_OUTLIVES) && l->era != locks->epoch && !((l->flags & JM_LOCK_FOREIGN) && locks->others);
+}
+
+/* Passes a lock's record on to be saved. A lock that a flush has ended is saved as one that
+ * is over: only its token counts. */
+static void save_lock(RedisModuleIO *io, const struct jm_lock *l, void (*save)(RedisModuleIO *, const char *, size_t)) {
+    size_t n = lock_record_len(l);
+    if (!ended_by_flush(l)) {
+        save(io, lock_record(l), n);
+        return;
+    }
+    struct jm_lock *over = redis.Alloc(offsetof(struct jm_lock, token) + n);
+    __builtin_memcpy(&over->token, &l->token, n);
+    over->until = -1;
+    save(io, lock_record(over), n);
+    redis.Free(over);
+}
+
+static void emit_lock(RedisModuleIO *io, const char *rec, size_t n) { redis.EmitAOF(io, "SETLOCK", "b", rec, n); }
+
 /* The epoch (from type version 3 on), the floor, whether the table is complete, each
  * lock's record, and an empty string. */
 void jm_save_locks(RedisModuleIO *io, int when) {
@@ -180,8 +202,7 @@ void jm_save_locks(RedisModuleIO *io, int when) {
     save_epoch(io);
     redis.SaveUnsigned(io, locks ? locks->floor : 0);
     redis.SaveUnsigned(io, locks ? locks->complete : 0);
-    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
-        redis.SaveStringBuffer(io, lock_record(l), lock_record_len(l));
+    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next) save_lock(io, l, redis.SaveStringBuffer);
     redis.SaveStringBuffer(io, "", 0);
 }
 
@@ -194,8 +215,7 @@ void jm_save_some_locks(RedisModuleIO *io, int when) {
 void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value) {
     (void)key;
     (void)value;
-    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next)
-        redis.EmitAOF(io, "SETLOCK", "b", lock_record(l), lock_record_len(l));
+    for (const struct jm_lock *l = locks ? locks->head : NULL; l; l = l->next) save_lock(io, l, emit_lock);
     if (locks && (locks->head || locks->floor || locks->complete)) {
         redis.EmitAOF(io, "DELLOCK", "cl", "", (long long)locks->floor);
         redis.EmitAOF(io, "DELLOCK", "cl", "table", (long long)locks->complete);
@@ -222,9 +242,10 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, name_len), FIELD(jm_queue, name),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
-    FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len), FIELD(jm_lock, by),
+    FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len), FIELD(jm_lock, by), FIELD(jm_lock, era),
     WHOLE(jm_lock_list), FIELD(jm_lock_list, head), FIELD(jm_lock_list, tail), FIELD(jm_lock_list, len), FIELD(jm_lock_list, bytes),
     FIELD(jm_lock_list, floor), FIELD(jm_lock_list, complete),
+    FIELD(jm_lock_list, epoch), FIELD(jm_lock_list, others),
     { NULL, 0, 0 },
 };
 

@@ -67,6 +67,12 @@ func Now() *Epoch { return (*Epoch)(unsafe.Pointer(C.jm_epoch())) }
 // SetLocks tells C where the list of all locks is (struct jm_lock_list).
 func SetLocks(list unsafe.Pointer) { C.jm_locks((*C.struct_jm_lock_list)(list)) }
 
+// Flags of a lock of which C has to know (struct jm_lock).
+const (
+	LockOutlives = C.JM_LOCK_OUTLIVES
+	LockForeign  = C.JM_LOCK_FOREIGN
+)
+
 // SetFlushes tells C where the number of flushes is. A queue that was known before the last
 // flush is saved as an empty one.
 func SetFlushes(n unsafe.Pointer) { C.jm_flushes((*C.uint32_t)(n)) }

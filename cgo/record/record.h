@@ -110,7 +110,11 @@ struct jm_lock {
 struct jm_lock_list {
     struct jm_lock *head, *tail;
     uint64_t len, bytes, floor, complete;
+    uint32_t epoch, others;
 };
+
+/* Flags of a lock; a test compares them with those of package lock. */
+enum { JM_LOCK_OUTLIVES = 4, JM_LOCK_FOREIGN = 16 };
 
 /* The value in the keyspace. It owns the queue, until the module takes the queue out of
  * it (when the key is unlinked). */

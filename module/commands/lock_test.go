@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"jobmesh/cgo/record"
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 )
@@ -21,6 +22,12 @@ func TestGlob(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, newGlob([]byte(c.pattern), scanByte).match([]byte(c.text)), "%q %q", c.pattern, c.text)
 	}
+}
+
+// C knows by these flags which locks a flush has ended.
+func TestFlagsOfLocksInC(t *testing.T) {
+	assert.EqualValues(t, lock.FlagOutlives, record.LockOutlives)
+	assert.EqualValues(t, lock.FlagForeign, record.LockForeign)
 }
 
 // FuzzLocks gives the parsers of the LOCK commands the same arguments: none may

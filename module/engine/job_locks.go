@@ -243,9 +243,6 @@ func (h *lockHost) Passive() bool { return h.passive }
 // Loading says whether data are being loaded.
 func (h *lockHost) Loading() bool { return h.loading }
 
-// Epoch counts the flushes of all queues.
-func (h *lockHost) Epoch() uint32 { return h.flushEpoch }
-
 // WholeFor returns for how long this node has lost nothing, ms.
 func (h *lockHost) WholeFor() int64 {
 	if h.lossAt == 0 {

@@ -322,8 +322,7 @@ func (n *Node) forgetAll(forget func()) {
 	n.recount = true
 	n.made = n.made[:0]
 	n.deps.dropped = true
-	n.flushEpoch++
-	n.sweepLocks()
+	n.locks.Flushed()
 	n.visible, n.cursor, n.evict = 0, 0, 0
 }
 

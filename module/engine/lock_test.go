@@ -46,6 +46,45 @@ func TestLocksEndWithTheirLease(t *testing.T) {
 	assert.Zero(t, n.store.Locks().Len, "what is over is removed")
 }
 
+// A log that is written anew has no window that a flush has ended, also before the window's lock is removed.
+// Its token stays written off.
+func TestLogAfterAFlush(t *testing.T) {
+	now := int64(1_000_000)
+	start := func() *Node {
+		return New(Config{Alloc: storetest.New(), Random: rand.NewPCG(1, 2), NodeID: "0123456789abcdef0123456789abcdef01234567", Now: now, Monotonic: func() int64 { return now }})
+	}
+	n := start()
+	window := func(key string) (name []byte, token uint64) {
+		name = store.AppendLockName(nil, store.LockWait, []byte("q"), []byte(key))
+		token, _ = n.Locks().Take(name, &store.ID{1}, 1_000_000)
+		l := n.store.Lock(name)
+		n.Locks().SetFlags(l, lock.FlagOutlives)
+		l.Era = n.store.Locks().Epoch
+		return name, token
+	}
+	ended, token := window("ended")
+	n.Flush()
+	lasts, _ := window("lasts")
+	n.Effects()
+	n.Locks().Relog()
+	reader := start()
+	for _, e := range n.Effects() {
+		switch b := n.Message(&e); e.Kind {
+		case LogLock:
+			require.NoError(t, reader.Locks().Apply(b))
+		case LogUnlock:
+			reader.Locks().ApplyEnd(lock.UnlockParts(b))
+		}
+	}
+	assert.NotNil(t, n.store.Lock(ended), "it isn't removed yet")
+	for _, n := range []*Node{n, reader} {
+		assert.Nil(t, n.Locks().Live(ended))
+		assert.NotNil(t, n.Locks().Live(lasts))
+	}
+	again, _ := reader.Locks().Take(ended, &store.ID{2}, 1)
+	assert.Greater(t, again, token)
+}
+
 // However often a lock changes hands, one timer awaits its end.
 func TestWatchedLocksTakeNoMoreMemory(t *testing.T) {
 	now := int64(1_000_000)

@@ -227,7 +227,6 @@ type Node struct {
 	asks           bool     // the client being served can wait for other nodes
 	expiresInHands bool     // SetExpiresInHands
 	notUnique      bool     // jobmesh.unique is off
-	flushEpoch     uint32   // each flush ends an epoch, and the windows of uniqueness that began in it
 	evict          uint64   // cursor of the pass over evictable jobs
 	scratch        struct {
 		jobs   []*store.Job

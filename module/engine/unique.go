@@ -106,7 +106,7 @@ func lockToken(u store.Unique, space store.Space) uint64 {
 // flush.
 func (o *owners) Holds(l *store.Lock) bool {
 	if l.Flags&lock.FlagOutlives != 0 {
-		return l.Era == o.flushEpoch
+		return l.Era == o.store.Locks().Epoch
 	}
 	j := o.store.Lookup(&l.Job)
 	if j == nil {

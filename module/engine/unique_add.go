@@ -202,7 +202,7 @@ func (n *Node) markWindow(u store.Unique) {
 	if u.Strategy() == store.UniqueWindow {
 		l := n.store.Lock(n.scratch.lock)
 		l.Flags |= lock.FlagOutlives
-		l.Era = n.flushEpoch
+		l.Era = n.store.Locks().Epoch
 		n.locks.Log(l)
 	}
 }

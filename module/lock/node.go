@@ -15,7 +15,6 @@ type Host interface {
 	Below(span int64) int64
 	Passive() bool // the node follows a master, and changes nothing by itself
 	Loading() bool
-	Epoch() uint32   // how often all queues were flushed; a flush ends windows
 	WholeFor() int64 // for how long this node has lost no data, ms
 
 	Mark() int                // the present position in the effects, for Cost
@@ -143,6 +142,16 @@ func (n *Node) Sweep() {
 		n.host.WakeIn(1)
 	}
 }
+
+// Flushed follows a flush of all queues, which ends windows ([Node.endedByFlush]), and leaves behind locks of jobs that
+// are gone.
+func (n *Node) Flushed() {
+	n.store.Locks().Epoch++
+	n.Sweep()
+}
+
+// countOthers notes how many other nodes there are, for C.
+func (n *Node) countOthers() { n.store.Locks().Others = uint32(len(n.mesh.All())) }
 
 // Asks says whether an acquisition for the job is under way.
 func (n *Node) Asks(id *store.ID) bool { return n.byJob[*id] != nil }

@@ -112,6 +112,7 @@ func (n *Node) learnLocks() {
 // Joins follows a node that this one didn't know. If this node is itself new to the mesh, others may have locks that it
 // must not help anybody else to.
 func (n *Node) Joins() {
+	n.countOthers()
 	now := n.host.Monotonic()
 	if len(n.mesh.All()) == 1 {
 		n.sync.young, n.sync.voted = now+youngMS, false

@@ -46,7 +46,6 @@ type node struct {
 	wake    int64    // the earliest time that was set since the last call of EarliestArmed
 	todo    []func() // what the event brings about
 	loading bool
-	epoch   uint32
 	lossAt  int64 // what the node knew before may be lost
 }
 
@@ -140,8 +139,7 @@ func (n *node) Loaded(exact bool) {
 func (n *node) Reset() {
 	n.table.Reset()
 	clear(n.jobs.known)
-	n.epoch++
-	n.locks.Sweep()
+	n.locks.Flushed()
 }
 
 // host is the node as its locks, and its table of nodes, see it.
@@ -154,7 +152,6 @@ func (h *host) WakeIn(ms int64)        { h.wake = min(h.wake, h.now+ms) }
 func (h *host) Below(span int64) int64 { return int64(h.random.Uint64() % uint64(span)) }
 func (h *host) Passive() bool          { return false }
 func (h *host) Loading() bool          { return h.loading }
-func (h *host) Epoch() uint32          { return h.epoch }
 func (h *host) Mark() int              { return len(h.todo) }
 func (h *host) Cost(mark, _ int) int   { return len(h.todo) - mark }
 

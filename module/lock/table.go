@@ -260,6 +260,13 @@ func (n *Node) lives(l *store.Lock) bool {
 	return l.Space() == store.LockBare || l.Flags&FlagForeign != 0 && !n.mesh.Alone() || n.jobs.Holds(l)
 }
 
+// endedByFlush says whether a flush has ended a lock that is in the table still. A window ends with the epoch in which
+// it began; a vote of a mesh stays. C has the same rule (cgo/record): such a lock is saved as one that is over,
+// because a reader of what is saved doesn't know of the flush.
+func (n *Node) endedByFlush(l *store.Lock) bool {
+	return l.Flags&FlagOutlives != 0 && l.Era != n.store.Locks().Epoch && (l.Flags&FlagForeign == 0 || n.mesh.Alone())
+}
+
 // Take gives a lock to a job, for lease ms (0: until it is freed), and returns its token. If another has the lock, Take
 // returns that lock as holder. A job that has the lock already keeps its token, and its lease begins anew. Only this
 // node decides; see [Node.AcquireFor].
@@ -307,7 +314,7 @@ func (n *Node) Free(name []byte, id *store.ID) bool {
 // newLock makes a lock; there must be none of that name.
 func (n *Node) newLock(name, owner []byte) *store.Lock {
 	l := n.store.NewLock(name, owner)
-	l.Era = n.host.Epoch()
+	l.Era = n.store.Locks().Epoch
 	return l
 }
 
@@ -664,7 +671,11 @@ func (n *Node) LogReserved() {
 // Relog logs all locks again, for a log that begins without them.
 func (n *Node) Relog() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
-		if !Ended(l) {
+		switch {
+		case Ended(l):
+		case n.endedByFlush(l):
+			n.logEnd(l.Name(), l.Token)
+		default:
 			n.Log(l)
 		}
 	}

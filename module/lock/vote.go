@@ -356,6 +356,7 @@ func (n *Node) Down() { n.countAnew() }
 
 // Gone follows a node that was forgotten: its votes don't count any more.
 func (n *Node) Gone(p *membership.Peer) {
+	n.countOthers()
 	delete(n.clearsAt, p.Node)
 	n.reviewUnlocks()
 	n.forgets++

@@ -337,6 +337,7 @@ func Layout() []Field {
 		{"jm_lock.format", unsafe.Offsetof(k.format), unsafe.Sizeof(k.format)},
 		{"jm_lock.name_len", unsafe.Offsetof(k.nameLen), unsafe.Sizeof(k.nameLen)},
 		{"jm_lock.owner_len", unsafe.Offsetof(k.ownerLen), unsafe.Sizeof(k.ownerLen)}, {"jm_lock.by", unsafe.Offsetof(k.By), unsafe.Sizeof(k.By)},
+		{"jm_lock.era", unsafe.Offsetof(k.Era), unsafe.Sizeof(k.Era)},
 		{"jm_lock_list", 0, unsafe.Sizeof(all)},
 		{"jm_lock_list.head", unsafe.Offsetof(all.Head), unsafe.Sizeof(all.Head)},
 		{"jm_lock_list.tail", unsafe.Offsetof(all.Tail), unsafe.Sizeof(all.Tail)},
@@ -344,5 +345,7 @@ func Layout() []Field {
 		{"jm_lock_list.bytes", unsafe.Offsetof(all.Bytes), unsafe.Sizeof(all.Bytes)},
 		{"jm_lock_list.floor", unsafe.Offsetof(all.Floor), unsafe.Sizeof(all.Floor)},
 		{"jm_lock_list.complete", unsafe.Offsetof(all.Complete), unsafe.Sizeof(all.Complete)},
+		{"jm_lock_list.epoch", unsafe.Offsetof(all.Epoch), unsafe.Sizeof(all.Epoch)},
+		{"jm_lock_list.others", unsafe.Offsetof(all.Others), unsafe.Sizeof(all.Others)},
 	}
 }

@@ -65,7 +65,7 @@ type Lock struct {
 	nameLen  uint32
 	ownerLen uint16
 	By       uint16 // the node that claimed it last: the lowest bits of its short name; 0: unknown
-	Era      uint32 // the flush epoch when it was made (package engine)
+	Era      uint32 // LockList.Epoch when it was made; meaningless in a saved record
 }
 
 // LockList is the list of all locks, which C walks through (struct jm_lock_list).
@@ -74,6 +74,8 @@ type LockList struct {
 	Bytes    uint64
 	Floor    uint64 // no token that was given and then forgotten is greater
 	Complete uint64 // what is known of the table as a whole, in a mesh (package lock)
+	Epoch    uint32 // each flush of all queues ends an epoch, and the windows that began in it (package lock)
+	Others   uint32 // how many other nodes this one knows (package lock)
 }
 
 const (

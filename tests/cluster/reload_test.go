@@ -110,6 +110,30 @@ func TestEmptiedThenLoaded(t *testing.T) {
 	assert.Equal(t, second, fetch(t, m[1], "run"))
 }
 
+// A flush at a node of a mesh leaves windows, also where the data are loaded anew at once. A node that
+// has left the mesh ends them.
+func TestWindowsAfterAFlushAndALoad(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "enable-debug-command yes")
+	window := []any{"ADDJOB", "q", "b", 5000, "REPLICATE", 1, "UNIQUE", "window", "TTL", 1000, "KEY", "k"}
+	require.Equal(t, byte('+'), m[0].Do(window...).Kind)
+	c := m[0].Dial()
+	// While writes are paused no lock is removed.
+	loaded := func(flush ...any) {
+		for _, args := range [][]any{{"MULTI"}, flush, {"CLIENT", "PAUSE", 600_000, "WRITE"}, {"EXEC"}, {"DEBUG", "RELOAD"}, {"CLIENT", "UNPAUSE"}} {
+			v := c.Do(args...)
+			require.NotEqual(t, byte('-'), v.Kind, "%v: %v", args, v)
+		}
+	}
+	loaded("FLUSHALL")
+	for i, s := range m {
+		assert.True(t, s.Do(window...).NullString(), "node %d", i)
+	}
+	loaded("JOBMESH", "CLUSTER", "RESET")
+	assert.Equal(t, byte('+'), m[0].Do("ADDJOB", "q", "b", 0, "UNIQUE", "window", "TTL", 1000, "KEY", "k").Kind)
+	assert.True(t, m[1].Do(window...).NullString(), "the mesh still has it")
+}
+
 // The promise that a node makes before it votes for a long lease is found by the next
 // start, whether that is in the folder where the process began or in a later dir.
 func TestPromisesAfterAnotherDir(t *testing.T) {

@@ -184,6 +184,93 @@ func TestAnEndInTheMiddleOfAFlush(t *testing.T) {
 	}
 }
 
+// A flush ends windows, and frees the locks of its jobs, in each file that is saved before the locks
+// are removed, and at each replica. A window that begins after the flush stays.
+func TestAFlushEndsLocksInWhatIsSaved(t *testing.T) {
+	aof := []string{"appendonly yes", "appendfsync always"}
+	unpause := func(s *harness.Server) { require.Equal(t, "OK", s.Do("CLIENT", "UNPAUSE").Str) }
+	kill := func(s *harness.Server) *harness.Server {
+		s.Kill()
+		s.Restart()
+		return s
+	}
+	promote := func(s, replica *harness.Server) *harness.Server {
+		s.Kill()
+		require.Equal(t, "OK", replica.Do("REPLICAOF", "NO", "ONE").Str)
+		return replica
+	}
+	reload := func(t *testing.T, s *harness.Server) *harness.Server {
+		require.Equal(t, "OK", s.Do("DEBUG", "RELOAD").Str)
+		unpause(s)
+		return s
+	}
+	rewritten := func(t *testing.T, s *harness.Server) *harness.Server {
+		s.RewriteAOF()
+		return kill(s)
+	}
+	for name, c := range map[string]struct {
+		conf  []string
+		flush []any
+		end   func(t *testing.T, s *harness.Server) *harness.Server
+	}{
+		"FLUSHALL, DEBUG RELOAD":      {nil, []any{"FLUSHALL"}, reload},
+		"FLUSHDB, DEBUG RELOAD":       {nil, []any{"FLUSHDB"}, reload},
+		"JOBMESH FLUSH, DEBUG RELOAD": {nil, []any{"JOBMESH", "FLUSH"}, reload},
+		"RESET, DEBUG RELOAD":         {nil, []any{"JOBMESH", "CLUSTER", "RESET"}, reload},
+		"FLUSHALL, DEBUG LOADAOF": {aof, []any{"FLUSHALL"}, func(t *testing.T, s *harness.Server) *harness.Server {
+			require.Equal(t, "OK", s.Do("DEBUG", "LOADAOF").Str)
+			unpause(s)
+			return s
+		}},
+		"FLUSHALL, RDB saved, kill": {nil, []any{"FLUSHALL"}, func(t *testing.T, s *harness.Server) *harness.Server {
+			s.Save()
+			return kill(s)
+		}},
+		"FLUSHALL, AOF rewritten, kill":                  {aof, []any{"FLUSHALL"}, rewritten},
+		"FLUSHALL, AOF rewritten without preamble, kill": {append([]string{"aof-use-rdb-preamble no"}, aof...), []any{"FLUSHALL"}, rewritten},
+		"FLUSHALL, a new replica goes on": {nil, []any{"FLUSHALL"}, func(t *testing.T, s *harness.Server) *harness.Server {
+			replica := harness.Start(t, harness.WithReplicaOf(s))
+			replica.AwaitSync()
+			return promote(s, replica)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, harness.WithConfig(append(c.conf, "enable-debug-command yes", "repl-diskless-sync-delay 0")...))
+			d := s.Dial()
+			const window, until = "UNIQUE window TTL 1000 KEY ", "UNIQUE until-processed KEY "
+			for i := range 1000 { // the locks of so many jobs aren't all looked at in one tick
+				require.NotEmpty(t, addUnique(t, d, "q", "b", fmt.Sprint(window, i)))
+				require.NotEmpty(t, addUnique(t, d, "until", "b", fmt.Sprint(until, i)))
+			}
+			later := []any{"ADDJOB", "q", "b", 0, "UNIQUE", "window", "TTL", 1000, "KEY", "later"}
+			// While writes are paused no lock is removed.
+			all(t, d, c.flush, later, []any{"CLIENT", "PAUSE", 600_000, "WRITE"})
+			s = c.end(t, s)
+			d = s.Dial()
+			assert.True(t, d.Do(later...).NullString(), "a window that began after the flush")
+			for i := range 1000 {
+				require.NotEmpty(t, addUnique(t, d, "q", "b", fmt.Sprint(window, i)))
+				require.NotEmpty(t, addUnique(t, d, "until", "b", fmt.Sprint(until, i)))
+			}
+		})
+	}
+	t.Run("a replica saves, and goes on", func(t *testing.T) {
+		t.Parallel()
+		s := harness.Start(t, harness.WithConfig("repl-diskless-sync-delay 0"))
+		replica := harness.Start(t, harness.WithReplicaOf(s))
+		replica.AwaitSync()
+		const window = "UNIQUE window TTL 1000 KEY k"
+		d := s.Dial()
+		require.NotEmpty(t, addUnique(t, d, "q", "b", window))
+		id := all(t, d, []any{"FLUSHALL"}, []any{"ADDJOB", "q", "b", 0}, []any{"CLIENT", "PAUSE", 600_000, "WRITE"})[1].Str
+		harness.Await(t, 20*time.Second, "the replica to follow", func() bool { return !replica.Do("SHOW", id).Null })
+		replica.Save()
+		s = promote(s, kill(replica))
+		assert.NotEmpty(t, addUnique(t, s.Dial(), "q", "b", window))
+	})
+}
+
 // The server's own commands find an empty queue in the key of a queue that was flushed. They do the
 // same at a replica, and when the log is read.
 func TestKeysOfFlushedQueues(t *testing.T) {
