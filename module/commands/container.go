@@ -42,7 +42,6 @@ func (m *module) flush(c *rm.Ctx) {
 	if !m.enter(c) || !mayRun(c, "FLUSHALL") {
 		return
 	}
-	m.tellFlushed()
 	m.node.Flush()
 	m.whenDone(c)
 	m.carryOut(c)
@@ -183,16 +182,14 @@ func (m *module) cluster(c *rm.Ctx) {
 // flushed follows FLUSHALL and FLUSHDB.
 func (m *module) flushed(c *rm.Ctx, db int) {
 	m.carryOutRest(c)
-	if db <= 0 {
-		m.tellFlushed()
-	}
 	m.node.Flushed(db)
 	m.hurry()
 }
 
-// tellFlushed logs, before a flush, what it doesn't do.
+// tellFlushed logs, after a flush, what it didn't do. While the server empties its data it isn't known
+// whether that is a flush, or the beginning of a load.
 func (m *module) tellFlushed() {
-	if n := m.node.Jobs(); n > 0 && !m.node.Mesh().Alone() && !m.node.Passive() && !m.node.Loading() {
+	if n := m.node.TakeFlushed(); n > 0 {
 		m.server.Log(rm.Notice, "%d jobs are flushed at this node alone: other nodes that hold copies of some go on with them, and don't hand them to this node", n)
 	}
 }

@@ -574,6 +574,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.tellAbstaining()
 	m.tellDoubtedOffers()
 	m.tellDeleted()
+	m.tellFlushed()
 	m.carryOut(c)
 	m.answerDone()
 	m.schedule(min(next, m.timerAt)) // carryOut may have found something that is due before

@@ -592,6 +592,7 @@ func (m *module) ended(*rm.Ctx) {
 		return // the data and the files are as they were
 	}
 	m.node.Ends()
+	m.tellFlushed()
 	// A command that was answered a moment ago, such as FORGET or DEL, may not be in the file yet.
 	if err := m.saveNodes(); err != nil {
 		m.server.Log(rm.Warning, "the nodes' file can't be written, so the next start may lack which nodes were forgotten, and which queues deleted, last: %v", err)

@@ -41,9 +41,11 @@ const (
 // deletions has Deletions, and what isn't kept in the nodes' file.
 type deletions struct {
 	Deletions
-	newest  uint64 // the greatest creation time of a copy from another node
-	flushed uint64 // as All, for a flush that may still be the beginning of a load; 0: none
-	untold  uint64 // deleted jobs that weren't reported yet, see TakeDeleted
+	newest      uint64 // the greatest creation time of a copy from another node
+	flushed     uint64 // as All, for a flush that may still be the beginning of a load; 0: none
+	flushedJobs uint64 // how many jobs that flush deleted
+	untold      uint64 // deleted jobs that weren't reported yet, see TakeDeleted
+	untoldFlush uint64 // likewise flushed jobs, see TakeFlushed
 }
 
 // Deletions returns what the nodes' file is to keep.
@@ -58,6 +60,13 @@ func (n *Node) SetDeletions(d Deletions) { n.deleted.Deletions = d }
 // other nodes may have copies.
 func (n *Node) TakeDeleted() (jobs uint64) {
 	jobs, n.deleted.untold = n.deleted.untold, 0
+	return jobs
+}
+
+// TakeFlushed counts the jobs that were flushed since the last call, of which other nodes may have copies. Jobs
+// that are loaded anew (DEBUG RELOAD) aren't among them.
+func (n *Node) TakeFlushed() (jobs uint64) {
+	jobs, n.deleted.untoldFlush = n.deleted.untoldFlush, 0
 	return jobs
 }
 
@@ -111,6 +120,7 @@ func (n *Node) wasDeleted(m *wire.Message) bool {
 // flushedAll is for the first event after the data were emptied: no load has begun, so that was a flush.
 func (n *Node) flushedAll() {
 	if at := n.deleted.flushed; at > 0 {
+		n.deleted.untoldFlush += n.deleted.flushedJobs
 		n.allDeleted(at)
 	}
 }

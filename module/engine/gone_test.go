@@ -54,6 +54,12 @@ func TestDeletedJobsAreRefused(t *testing.T) {
 		{what: "all was flushed", end: func(n *engine.Node, _ *keys) { n.Flush() }, queue: "q"},
 		{what: "all was flushed by the server", end: func(n *engine.Node, _ *keys) { n.Flushed(-1) }, queue: "q"},
 		{what: "another database was flushed", end: func(n *engine.Node, _ *keys) { n.Flushed(1) }, queue: "q", taken: true},
+		{what: "all was flushed, then loaded anew", queue: "q", end: func(n *engine.Node, _ *keys) {
+			n.Flushed(-1)
+			n.Flushed(-1)
+			n.BeginLoading()
+			n.EndLoading()
+		}},
 		{what: "the data are loaded anew", queue: "q", taken: true, end: func(n *engine.Node, _ *keys) {
 			n.Flushed(-1)
 			n.BeginLoading()
@@ -114,6 +120,38 @@ func TestDeletedJobsAreRefused(t *testing.T) {
 
 func drop(queue string) func(*engine.Node, *keys) {
 	return func(n *engine.Node, k *keys) { k.Drop([]*store.Queue{n.Queue([]byte(queue))}) }
+}
+
+// Flushed jobs are counted when it is known that they aren't loaded anew.
+func TestFlushedJobsAreCounted(t *testing.T) {
+	const now = int64(1_700_000_000_000)
+	ids := &store.IDMaker{}
+	n, _, _ := node(now)
+	n.Mesh().Add(mate, "10.0.0.1:1")
+	for i, tc := range []struct {
+		what  string
+		flush func()
+		want  uint64
+	}{
+		{"FLUSHALL", func() { n.Flushed(-1); n.Tick() }, 2},
+		{"JOBMESH FLUSH", n.Flush, 2},
+		{"FLUSHALL, and the process ends", func() { n.Flushed(-1); n.Ends() }, 2},
+		{"DEBUG RELOAD", func() { n.Flushed(-1); n.BeginLoading(); n.EndLoading(); n.Tick() }, 0},
+		{"FLUSHALL, DEBUG RELOAD", func() { n.Flushed(-1); n.Flushed(-1); n.BeginLoading(); n.EndLoading(); n.Tick() }, 2},
+		{"CLUSTER RESET", n.Reset, 0},
+	} {
+		for range 2 {
+			ctime := uint64(now)*1_000_000 + uint64(i)
+			m := wire.Message{Kind: wire.ReplJob, ID: wire.JobID(ids.Make(ctime, 7, 60, true)), Holders: []wire.Node{mate.Node()}, Queue: []byte("q"),
+				Job: wire.Job{CTime: ctime, Left: 60_000, Retry: 10, Repl: 2, Body: []byte("b")}}
+			require.NoError(t, n.Receive(mate, m.Append(nil)))
+			n.Effects()
+		}
+		tc.flush()
+		n.Effects()
+		assert.Equal(t, tc.want, n.TakeFlushed(), tc.what)
+		assert.Zero(t, n.TakeFlushed(), tc.what)
+	}
 }
 
 // When very many queues are deleted, the last ones are remembered.

@@ -292,10 +292,12 @@ func (n *Node) scheduleFree() {
 // its values.
 func (n *Node) Flushed(db int) {
 	n.scheduleFree()
+	n.flushedAll() // no load has begun since the data were emptied before
 	n.store.ForgetCondemned(db)
 	if db <= 0 {
 		if n.shared() && n.store.Jobs() > 0 {
-			n.deleted.flushed, n.idling.deleted = n.newestHere(), n.now+flushedMS
+			n.deleted.flushed, n.deleted.flushedJobs = n.newestHere(), n.store.Jobs()
+			n.idling.deleted = n.now + flushedMS
 		}
 		n.farewellAll() // bit by bit, later: the server may load the same data anew
 		n.forgetAll(n.store.Forget)
@@ -390,6 +392,7 @@ func (n *Node) Swapped(a, b int) {
 // next ticks; [Node.Flushing] says whether some are still there.
 func (n *Node) Flush() {
 	if n.shared() && n.store.Jobs() > 0 {
+		n.deleted.untoldFlush += n.store.Jobs()
 		n.allDeleted(n.newestHere())
 		n.idling.deleted = n.now + flushedMS
 	}

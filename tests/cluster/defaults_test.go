@@ -210,17 +210,25 @@ func TestLostNodesAreWaitedFor(t *testing.T) {
 	m[2].Resume()
 }
 
-// FLUSHALL flushes one node alone, and the log says so.
+// FLUSHALL flushes one node alone, and the log says so. The log doesn't say so of a load, which brings the
+// jobs back.
 func TestFlushOfOneNodeIsLogged(t *testing.T) {
 	t.Parallel()
-	m := start(t, 2)
+	m := start(t, 2, "appendonly yes", "enable-debug-command yes")
 	v := m[0].Do("ADDJOB", "q", "b", 2000, "REPLICATE", 2)
 	require.Equal(t, byte('+'), v.Kind, "%v", v)
+	for _, how := range []string{"RELOAD", "LOADAOF"} {
+		require.Equal(t, "OK", m[0].Do("DEBUG", how).Str)
+		assert.False(t, m[0].Do("SHOW", v.Str).Null)
+	}
+	acquire(t, m[0], "behind", "o", 1000, "WAIT", 5000) // ticks have followed
+	assert.NotContains(t, m[0].Log(), "are flushed at this node alone")
 	require.Equal(t, "OK", m[0].Do("FLUSHALL").Str)
-	assert.Contains(t, m[0].Log(), "1 jobs are flushed at this node alone")
+	harness.Await(t, 10*time.Second, "the log", func() bool { return strings.Contains(m[0].Log(), "1 jobs are flushed at this node alone") })
 	assert.False(t, m[1].Do("SHOW", v.Str).Null)
 	require.Equal(t, "OK", m[1].Do("SET", "k", "v").Str)
 	require.Equal(t, "OK", m[0].Do("FLUSHALL").Str)
+	acquire(t, m[0], "after", "o", 1000, "WAIT", 5000)
 	assert.Equal(t, 1, strings.Count(m[0].Log(), "are flushed at this node alone"))
 }
 
