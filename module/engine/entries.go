@@ -26,6 +26,8 @@ const (
 	compareSoonMS  = 1000 // after a change, and so much later for each node
 	compareEachMS  = 100
 	pausesMost     = 10_000
+	// pausesEndedMost is how many ended pauses are noted at most, see pauseEnds.
+	pausesEndedMost = 1000
 )
 
 // alike is what all nodes are to know alike, as this node knows it.
@@ -105,6 +107,9 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8) (uint8, error) {
 	if err != nil || n.passive {
 		return mask, err
 	}
+	if mask == 0 {
+		n.pauseEnds(name)
+	}
 	long := len(name) > entries.MaxName
 	if !long {
 		value := []byte{mask}
@@ -126,12 +131,20 @@ func pauseOf(e *entries.Entry) uint8 {
 	return e.Value[0] & (PauseIn | PauseOut)
 }
 
-// LoadEntry takes an entry from a log, or from a master. Nobody is told.
+// LoadEntry takes an entry from a log, or from a master. Nobody is told. A pause that begins is carried out by pauseAgain. Its end is
+// carried out here: a queue that was made meanwhile is paused already.
 func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
-	if took = n.alike.Load(e, n.monotonic()); took {
-		n.noteZone(e)
+	if took = n.alike.Load(e, n.monotonic()); !took {
+		return false
 	}
-	return took
+	n.noteZone(e)
+	if e.Kind == EntryPause && pauseOf(e) == 0 {
+		if q := n.store.Queue([]byte(e.Name)); q != nil {
+			q.Pause = 0
+		}
+		n.pauseEnds([]byte(e.Name))
+	}
+	return true
 }
 
 // ForceEntry takes a setting from the log of a release that had no stamps: it counts less than all that has one. Nil deletes it.
@@ -227,6 +240,45 @@ func (n *Node) pauseAgain() {
 			q.Pause = pauseOf(e)
 		}
 	}
+}
+
+// pauseTold carries out a pause, or its end, that another node has told of.
+func (n *Node) pauseTold(name []byte, mask uint8) {
+	_, _ = n.SetPause(name, mask) // if the queue can't be made there is nothing to pause
+	if mask == 0 {
+		n.pauseEnds(name)
+	}
+}
+
+// pauseEnds notes that a pause of all nodes has ended, for the queues of that name that lie in other databases. A pause that begins
+// needs no note: such a queue is paused when it comes back (attach).
+func (n *Node) pauseEnds(name []byte) {
+	if len(n.dormant) == 0 {
+		return
+	}
+	if n.pausesEnded == nil {
+		n.pausesEnded = map[string]struct{}{}
+	}
+	if n.pausesEnded[string(name)] = struct{}{}; len(n.pausesEnded) >= pausesEndedMost {
+		n.endPausesAway()
+	}
+}
+
+// endPausesAway carries out what pauseEnds has noted. It is called before a queue comes or goes, and so a pause that was made later stays.
+// One walk serves all notes: both the notes and the queues may be very many.
+func (n *Node) endPausesAway() {
+	if len(n.pausesEnded) == 0 {
+		return
+	}
+	for q := range store.Warmed(n.dormant, 1) {
+		if q.Pause == 0 {
+			continue
+		}
+		if _, ended := n.pausesEnded[string(q.NameBytes())]; ended {
+			q.Pause = 0
+		}
+	}
+	clear(n.pausesEnded)
 }
 
 // pauseEntry is what all nodes are to know of a queue's pause; nil: it isn't paused everywhere.
@@ -416,7 +468,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, lost)
 	if e.Kind == EntryPause {
-		_, _ = n.SetPause([]byte(e.Name), pauseOf(e)) // if the queue can't be made there is nothing to pause
+		n.pauseTold([]byte(e.Name), pauseOf(e))
 	}
 }
 

@@ -165,6 +165,28 @@ func TestTombstonesOfALoneNode(t *testing.T) {
 	assert.True(t, n.Entries().Empty())
 }
 
+// Very many pauses end while the queues lie in another database. Another queue's own pause stays.
+func TestVeryManyPausesEndWhileTheQueuesAreAway(t *testing.T) {
+	const many = 2500
+	n, _, _ := node(1_700_000_000_000)
+	for i := range many {
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn)
+		require.NoError(t, err)
+	}
+	_, err := n.SetPause([]byte("own"), engine.PauseIn)
+	require.NoError(t, err)
+	n.Swapped(0, 1)
+	for i := range many {
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), 0)
+		require.NoError(t, err)
+	}
+	n.Swapped(0, 1)
+	for i := range many {
+		require.Zero(t, n.Queue(fmt.Append(nil, i)).Pause)
+	}
+	assert.Equal(t, engine.PauseIn, n.Queue([]byte("own")).Pause)
+}
+
 func TestPausesAreLimited(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	for i := range 10_000 {

@@ -81,6 +81,7 @@ func (n *Node) sweepLocks() {
 }
 
 func (n *Node) forgetDormant(q *store.Queue) {
+	n.endPausesAway()
 	for i, d := range n.dormant {
 		if d == q {
 			n.setDormant(append(n.dormant[:i], n.dormant[i+1:]...))
@@ -131,6 +132,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	q.DB = int32(db)
 	n.unsettle(q)
 	if db != 0 {
+		n.endPausesAway()
 		n.setDormant(append(n.dormant, q))
 		n.store.Rename(q, name)
 		if !n.loading && !n.passive && !n.store.Listed(q) {
@@ -142,7 +144,6 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	if !dormant {
 		n.listAll()
 	}
-	n.pauseNamed(q)
 	n.welcome(q)
 	dropped = n.attach(q, dormant)
 	if !n.loading && !n.passive {
@@ -153,6 +154,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 
 // attach is Attached in database 0, for a queue that has its name. It serves no clients.
 func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
+	n.pauseNamed(q)
 	dropped = n.store.Reattach(q)
 	if dormant && q.AnyParts() {
 		n.rejoin(q)
@@ -345,6 +347,7 @@ func (n *Node) Swapped(a, b int) {
 		a, b = b, a
 	}
 	n.scheduleFree() // as in Attached
+	n.endPausesAway()
 	n.store.SwapCondemned(int32(a), int32(b))
 	var out []*store.Queue
 	away := store.Warmed(n.dormant, 1)

@@ -131,8 +131,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	case wire.NeedJobs:
 		n.onNeedJobs(p, m)
 	case wire.Pause:
-		// If the queue can't be made there is nothing to pause.
-		_, _ = n.SetPause(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
+		n.pauseTold(m.Queue, uint8(m.Count)&(PauseIn|PauseOut))
 	case wire.Heartbeat:
 		was := p.Minority
 		n.mesh.OnHeartbeat(p, m)
