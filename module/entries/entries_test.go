@@ -2,8 +2,13 @@ package entries_test
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -204,10 +209,59 @@ func TestTombstonesMakeRoom(t *testing.T) {
 	took, _ := table.Learn(&entries.Entry{Kind: 1, Name: "theirs", Stamp: entries.Stamp{MS: 1 << 30, Node: 4}}, 0, 0)
 	assert.True(t, took)
 	assert.Equal(t, 2, table.Count(1))
-	assert.Equal(t, entries.Most*19/20, table.Tombstones())
+	assert.Equal(t, entries.Most-2, table.Tombstones(), "no more go than have to")
 	assert.Nil(t, table.Known(1, "0"), "the oldest")
-	assert.NotNil(t, table.Known(1, fmt.Sprint(entries.Most-1)))
+	assert.Nil(t, table.Known(1, "1"))
+	assert.NotNil(t, table.Known(1, "2"))
 	assert.Equal(t, len(table.Text()), table.Bytes())
+	assert.Len(t, table.All(), entries.Most)
+}
+
+// However many tombstones have to go, no call takes long.
+func TestTombstonesGoAtOnce(t *testing.T) {
+	processor := func() time.Duration {
+		var ts syscall.Timespec
+		const thread = 3 // CLOCK_THREAD_CPUTIME_ID
+		_, _, err := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, thread, uintptr(unsafe.Pointer(&ts)), 0)
+		require.Zero(t, err)
+		return time.Duration(ts.Nano())
+	}
+	for _, tc := range []struct {
+		name  string
+		large int // entries that are as long as can be
+		do    func(table *entries.Table, i int)
+	}{
+		{"a new one", 0, func(table *entries.Table, i int) { table.Change(1, fmt.Sprint("new", i), nil, 2, day, 0) }},
+		{"one as long as very many", 213, func(table *entries.Table, i int) {
+			table.Change(1, fmt.Sprint("new", i), make([]byte, entries.MaxValue), 2, day, 0)
+		}},
+		{"a sweep", 0, func(table *entries.Table, i int) { table.Sweep(2*day, 1) }},
+		{"none is needed", 0, func(table *entries.Table, i int) { table.DropTombstones() }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+			var table entries.Table
+			for i := range tc.large {
+				table.Change(1, fmt.Sprint("large", i), make([]byte, entries.MaxValue), 2, 1, 0)
+			}
+			for i := range entries.Most {
+				table.Change(1, fmt.Sprint(i*7919%10_000_000), nil, 2, int64(i), 0)
+			}
+			var took []time.Duration
+			for i := range 20 {
+				began := processor()
+				tc.do(&table, i)
+				took = append(took, processor()-began)
+			}
+			slices.Sort(took)
+			assert.Less(t, took[10], 5*time.Millisecond) // 2 ms on a machine at rest
+			assert.Less(t, took[19], 20*time.Millisecond)
+			assert.Equal(t, len(table.Text()), table.Bytes())
+			assert.Equal(t, table.Len()+table.Tombstones(), len(table.All()))
+		})
+	}
 }
 
 func TestLimits(t *testing.T) {

@@ -51,6 +51,8 @@ type Entry struct {
 	sum     uint64
 	learnt  int64 // monotonic ms, when it came to this table
 	retired bool  // a tombstone so old that it doesn't count in the sums
+	place   int   // in Table.oldest
+	gone    bool  // it was dropped, see Table.unsort
 }
 
 // Saw says whether the maker of e knew the other one, of the same key, when it made e.

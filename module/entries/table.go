@@ -1,13 +1,14 @@
 package entries
 
 import (
+	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -21,6 +22,9 @@ const (
 // keepMS is how long a tombstone counts, ms. After that it goes as soon as no known node can have the entry.
 const keepMS = 24 * 3600 * 1000
 
+// sweepMost is how many tombstones one call looks at.
+const sweepMost = 500
+
 // Table is all entries that a node knows.
 type Table struct {
 	entries map[key]*Entry
@@ -31,7 +35,14 @@ type Table struct {
 	bytes   int                 // of all entries
 	counts  map[Kind]int        // of entries that aren't tombstones
 	dead    map[key]*Entry      // the tombstones
+	oldest  table.Schedule[*tombstone]
 }
+
+// tombstone is an entry in Table.oldest, which has all tombstones, the least stamp first.
+type tombstone Entry
+
+func (d *tombstone) Sooner(than *tombstone) bool { return d.Stamp.Compare(than.Stamp) < 0 }
+func (d *tombstone) Position() *int              { return &d.place }
 
 type key struct {
 	kind Kind
@@ -157,22 +168,25 @@ func (t *Table) room(e *Entry) bool {
 	if !full() {
 		return true
 	}
-	oldest := slices.SortedFunc(maps.Values(t.dead), func(a, b *Entry) int { return a.Stamp.Compare(b.Stamp) })
-	for _, dead := range oldest[:min(len(oldest), Most/20)] {
-		t.remove(dead)
+	var gone []*Entry
+	for len(t.oldest) > 0 && full() {
+		dead := (*Entry)(t.oldest[0])
+		t.drop(dead)
+		gone = append(gone, dead)
 	}
+	t.unsort(gone)
 	return !full()
 }
 
 // DropTombstones forgets tombstones, some of them in one call: no other node is known, so none can have the entries.
 func (t *Table) DropTombstones() {
-	left := 1000
-	for _, e := range t.dead {
-		if left--; left < 0 {
-			return
-		}
-		t.remove(e)
+	var gone []*Entry
+	for len(t.oldest) > 0 && len(gone) < sweepMost {
+		dead := (*Entry)(t.oldest[0])
+		t.drop(dead)
+		gone = append(gone, dead)
 	}
+	t.unsort(gone)
 }
 
 // Forget removes an entry, and leaves no tombstone.
@@ -214,8 +228,9 @@ func (t *Table) put(e *Entry) {
 	t.entries[k] = e
 	at, _ := slices.BinarySearchFunc(t.sorted, e, compareKeys)
 	t.sorted = slices.Insert(t.sorted, at, e)
-	if e.Deleted {
+	if e.gone = false; e.Deleted {
 		t.dead[k] = e
+		heap.Push(&t.oldest, (*tombstone)(e))
 	}
 	if e.Kind.Own() {
 		return
@@ -228,16 +243,34 @@ func (t *Table) put(e *Entry) {
 }
 
 func (t *Table) remove(e *Entry) {
+	t.drop(e)
+	t.unsort([]*Entry{e})
+}
+
+// unsort is the end of a removal: it takes entries that were dropped out of the sorted ones. If they are several, it does so in one pass.
+func (t *Table) unsort(gone []*Entry) {
+	switch len(gone) {
+	case 0:
+	case 1:
+		if at, found := slices.BinarySearchFunc(t.sorted, gone[0], compareKeys); found {
+			t.sorted = slices.Delete(t.sorted, at, at+1)
+		}
+	default:
+		t.sorted = slices.DeleteFunc(t.sorted, func(e *Entry) bool { return e.gone })
+	}
+}
+
+// drop removes an entry, but leaves it among the sorted ones, see unsort.
+func (t *Table) drop(e *Entry) {
 	k := e.key()
 	delete(t.entries, k)
-	delete(t.dead, k)
-	t.bytes -= len(e.bytes)
-	if !e.Deleted {
+	if e.gone = true; e.Deleted {
+		delete(t.dead, k)
+		heap.Remove(&t.oldest, e.place)
+	} else {
 		t.counts[e.Kind]--
 	}
-	if at, found := slices.BinarySearchFunc(t.sorted, e, compareKeys); found {
-		t.sorted = slices.Delete(t.sorted, at, at+1)
-	}
+	t.bytes -= len(e.bytes)
 	if e.Kind.Own() {
 		return
 	}
@@ -259,20 +292,22 @@ func (t *Table) retire(e *Entry) {
 // Sweep lets old tombstones go, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
 // the same entries as this one: none of them has an entry whose tombstone came before that.
 func (t *Table) Sweep(now, agreed int64) {
-	const most = 1000
+	var gone []*Entry
 	looked := 0
 	for _, e := range t.dead {
-		if looked++; looked > most {
-			return
+		if looked++; looked > sweepMost {
+			break
 		}
 		if now-e.Stamp.MS < keepMS {
 			continue
 		}
 		t.retire(e)
 		if e.learnt < agreed {
-			t.remove(e)
+			t.drop(e)
+			gone = append(gone, e)
 		}
 	}
+	t.unsort(gone)
 }
 
 // The table's parts: a key's hash has 12 bits, of which the first four say in which of 16 parts the key is, the next
