@@ -25,6 +25,7 @@ const (
 	compareEveryMS = 30_000
 	compareSoonMS  = 1000 // after a change, and so much later for each node
 	compareEachMS  = 100
+	aheadMostMS    = 1000 * 365 * 24 * 3600 * 1000
 	pausesMost     = 10_000
 	// pausesEndedMost is how many ended pauses are noted at most, see pauseEnds.
 	pausesEndedMost = 1000
@@ -422,6 +423,9 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 	err := entries.Parse(m.Queue, func(e *entries.Entry) error {
 		if e.Kind.Own() {
 			return wire.ErrMessage
+		}
+		if e.Stamp.MS-n.now > aheadMostMS {
+			return nil // no clock has made it, and it would leave little room for later changes
 		}
 		took, lost := n.alike.Learn(e, n.now, n.monotonic())
 		valid := n.alike.Known(e.Kind, e.Name)

@@ -165,6 +165,19 @@ func TestTombstonesOfALoneNode(t *testing.T) {
 	assert.True(t, n.Entries().Empty())
 }
 
+// A node doesn't take a setting of the far future: nothing could replace it.
+func TestAStampOfTheFarFuture(t *testing.T) {
+	n, mate := bulkAdder(t)
+	for _, tc := range []struct {
+		ms    int64
+		taken bool
+	}{{1 << 48, false}, {n.Now() + 1000*366*24*3600*1000, false}, {n.Now() + 900*365*24*3600*1000, true}} {
+		e := entries.Entry{Kind: engine.EntrySettings, Name: "q", Value: []byte("v"), Stamp: entries.Stamp{MS: tc.ms, Count: 1<<32 - 1, Node: 7}}
+		require.NoError(t, n.Receive(mate, (&wire.Message{Kind: wire.Entries, Queue: e.Append(nil)}).Append(nil)))
+		assert.Equal(t, tc.taken, n.Entries().Get(engine.EntrySettings, "q") != nil, "%d", tc.ms)
+	}
+}
+
 // Very many pauses end while the queues lie in another database. Another queue's own pause stays.
 func TestVeryManyPausesEndWhileTheQueuesAreAway(t *testing.T) {
 	const many = 2500

@@ -2,6 +2,7 @@ package entries_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -47,6 +48,16 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 				value = nil
 			}
 			all = append(all, nodes[n].Change(1, name, value, wire.Node(2*n+2), now, 0))
+			if rapid.IntRange(0, 3).Draw(t, "twin") == 0 {
+				// The node lost the change in a crash, its clock was set back, and it makes another one.
+				twin := copyOf(t, all[len(all)-1])
+				twin.Value = fmt.Append(nil, rapid.IntRange(0, 50).Draw(t, "value"))
+				if twin.Deleted = rapid.Bool().Draw(t, "deletes"); twin.Deleted {
+					twin.Value = nil
+				}
+				twin.Replaced.Count = uint32(rapid.IntRange(0, 1).Draw(t, "replaced"))
+				all = append(all, twin)
+			}
 			if len(all) > 1 && rapid.Bool().Draw(t, "hears") {
 				heard := all[rapid.IntRange(0, len(all)-1).Draw(t, "heard")]
 				nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "hearer")].Learn(copyOf(t, heard), now, 0)
@@ -72,6 +83,58 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Two entries have one stamp: their node lost the first one in a crash, and its clock was set back. Nodes that know different ones have
+// different sums, and agree on one of them when they meet.
+func TestTwoEntriesWithOneStamp(t *testing.T) {
+	stamp := entries.Stamp{MS: 1000, Node: 2}
+	a := &entries.Entry{Kind: 1, Name: "q", Value: []byte("a"), Stamp: stamp}
+	b := &entries.Entry{Kind: 1, Name: "q", Value: []byte("b"), Stamp: stamp}
+	for _, pair := range [][2]*entries.Entry{{a, b}, {{Kind: 1, Name: "q", Deleted: true, Stamp: stamp}, b}} {
+		var one, other entries.Table
+		one.Load(copyOf(t, pair[0]), 0)
+		other.Load(copyOf(t, pair[1]), 0)
+		require.NotEqual(t, one.Sum(), other.Sum())
+		took, lost := one.Learn(copyOf(t, pair[1]), 1000, 0)
+		assert.True(t, took)
+		assert.False(t, one.Known(1, "q").Saw(lost), "a conflict")
+		took, lost = other.Learn(copyOf(t, pair[0]), 1000, 0)
+		assert.False(t, took)
+		assert.NotNil(t, lost, "its sender is told")
+		assert.Equal(t, one.Sum(), other.Sum())
+		assert.Equal(t, "b", string(one.Get(1, "q").Value))
+	}
+}
+
+// Whatever stamps a node has taken, those of its own changes can be read. Its later changes count more, unless it has taken the greatest
+// stamp for the very entry.
+func TestTheGreatestStamps(t *testing.T) {
+	const greatest = 1 << 48
+	for _, at := range []entries.Stamp{
+		{MS: greatest, Count: math.MaxUint32, Node: math.MaxUint64}, {MS: greatest, Count: math.MaxUint32 - 1, Node: 7}, {MS: greatest - 1, Count: math.MaxUint32, Node: 7},
+		{MS: greatest / 2, Count: math.MaxUint32, Node: 7}, {MS: 1000, Count: math.MaxUint32, Node: 7},
+	} {
+		for _, now := range []int64{1000, greatest - 1, greatest, greatest + 1, math.MaxInt64} {
+			var table entries.Table
+			took, _ := table.Learn(copyOf(t, &entries.Entry{Kind: 1, Name: "x", Value: []byte("v"), Stamp: at}), 1000, 0)
+			require.True(t, took)
+			for i := range 5 {
+				before := table.Known(1, "x").Stamp
+				e := table.Change(1, "x", fmt.Append(nil, i), 8, now, 0)
+				other := table.Change(1, "y", fmt.Append(nil, i), 8, now, 0)
+				if before.MS < greatest || before.Count < math.MaxUint32 {
+					assert.Positive(t, e.Stamp.Compare(before))
+				}
+				if now == 1000 {
+					assert.Less(t, other.Stamp.MS, int64(greatest/2+2))
+				}
+			}
+			var again entries.Table
+			require.NoError(t, entries.Parse(table.Text(), func(e *entries.Entry) error { again.Load(e, 0); return nil }))
+			assert.Equal(t, table.Text(), again.Text())
+		}
+	}
 }
 
 // A change counts more than all that its node knew, though that came from a clock that was a day ahead.

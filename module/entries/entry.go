@@ -1,10 +1,12 @@
 package entries
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"jobmesh/module/wire"
 )
@@ -37,6 +39,22 @@ func (s Stamp) Compare(o Stamp) int {
 	return cmp.Or(cmp.Compare(s.MS, o.MS), cmp.Compare(s.Count, o.Count), cmp.Compare(s.Node, o.Node))
 }
 
+// next is the stamp of a change that counts more than s, at a time in unix ms. No stamp is greater than those that parse takes: the
+// greatest of them are the same but for the node.
+func (s Stamp) next(node wire.Node, now int64) Stamp {
+	next := Stamp{MS: max(min(now, maxMS), s.MS), Node: node}
+	switch {
+	case next.MS > s.MS:
+	case s.Count < math.MaxUint32:
+		next.Count = s.Count + 1
+	case s.MS < maxMS:
+		next.MS++
+	default:
+		next.Count = math.MaxUint32
+	}
+	return next
+}
+
 // Entry is an entry, or the tombstone of one.
 type Entry struct {
 	Kind     Kind
@@ -53,6 +71,12 @@ type Entry struct {
 	retired bool  // a tombstone so old that it doesn't count in the sums
 	place   int   // in Table.oldest
 	gone    bool  // it was dropped, see Table.unsort
+}
+
+// compare returns 1 if e is the one that counts of two entries of the same key, -1 if o is, and 0 if they are the same. Two entries
+// with one stamp are those of a node that has lost the first one in a crash, and whose clock was set back: all nodes choose the same.
+func (e *Entry) compare(o *Entry) int {
+	return cmp.Or(e.Stamp.Compare(o.Stamp), bytes.Compare(e.Value, o.Value), e.Replaced.Compare(o.Replaced), bytes.Compare(e.Append(nil), o.Append(nil)))
 }
 
 // Saw says whether the maker of e knew the other one, of the same key, when it made e.

@@ -112,21 +112,21 @@ func compareKeys(a, b *Entry) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// Change makes a change of this node, at a time in unix ms, and returns the new entry. Its stamp is greater than all
-// that the table has seen, whatever the clock says. A nil value deletes the entry, whether or not it is there.
+// Change makes a change of this node, at a time in unix ms, and returns the new entry. Its stamp is greater than that of the entry
+// that it replaces, and than all that the table has seen but those that no clock has made (see saw), whatever the clock says. A nil
+// value deletes the entry, whether or not it is there.
 func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now, monotonic int64) *Entry {
-	s := Stamp{MS: max(now, t.last.MS), Node: node}
-	if s.MS == t.last.MS {
-		if s.Count = t.last.Count + 1; s.Count == 0 {
-			s.MS++
-		}
-	}
-	e := &Entry{Kind: kind, Name: name, Value: value, Deleted: value == nil, Stamp: s, learnt: monotonic}
+	e := &Entry{Kind: kind, Name: name, Value: value, Deleted: value == nil, learnt: monotonic}
+	last := t.last
 	if old := t.entries[e.key()]; old != nil {
 		e.Replaced = old.Stamp
+		if old.Stamp.Compare(last) > 0 {
+			last = old.Stamp
+		}
 	} else {
 		t.room(e)
 	}
+	e.Stamp = last.next(node, now)
 	t.put(e)
 	return e
 }
@@ -137,8 +137,8 @@ func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now
 func (t *Table) Learn(e *Entry, now, monotonic int64) (took bool, lost *Entry) {
 	old := t.entries[e.key()]
 	switch {
-	case old != nil && old.Stamp.Compare(e.Stamp) >= 0:
-		if t.saw(e.Stamp); old.Stamp != e.Stamp {
+	case old != nil && old.compare(e) >= 0:
+		if t.saw(e.Stamp); old.compare(e) > 0 {
 			lost = e
 		}
 		return false, lost
@@ -154,7 +154,7 @@ func (t *Table) Learn(e *Entry, now, monotonic int64) (took bool, lost *Entry) {
 
 // Load takes an entry from this node's own log, unless the table has a later one.
 func (t *Table) Load(e *Entry, monotonic int64) (took bool) {
-	if old := t.entries[e.key()]; old != nil && old.Stamp.Compare(e.Stamp) >= 0 {
+	if old := t.entries[e.key()]; old != nil && old.compare(e) >= 0 {
 		return false
 	}
 	e.learnt = monotonic
@@ -202,8 +202,10 @@ func (t *Table) Force(e *Entry, monotonic int64) {
 	t.put(e)
 }
 
+// saw notes the greatest stamp. It leaves out those that no clock has made: otherwise one of them would soon leave no room for later
+// changes of any entry.
 func (t *Table) saw(s Stamp) {
-	if s.Compare(t.last) > 0 {
+	if s.MS <= maxMS/2 && s.Compare(t.last) > 0 {
 		t.last = s
 	}
 }
@@ -332,14 +334,11 @@ func (p Part) Valid() bool { return p.Level <= Levels && p.Prefix < 1<<(fanBits*
 // Child is one of a part's parts.
 func (p Part) Child(i int) Part { return Part{p.Level + 1, p.Prefix<<fanBits | uint16(i)} }
 
-// hash is an entry's leaf, by its key, and its sum, by its key and stamp. All nodes compute the same.
+// hash is an entry's leaf, by its key, and its sum, by all its bytes. All nodes compute the same.
 func hash(e *Entry) (leaf uint16, sum uint64) {
 	h := sha256.Sum256(append([]byte{byte(e.Kind)}, e.Name...))
 	leaf = binary.BigEndian.Uint16(h[:]) >> (16 - leafBits)
-	b := binary.BigEndian.AppendUint64(h[:], uint64(e.Stamp.MS))
-	b = binary.BigEndian.AppendUint32(b, e.Stamp.Count)
-	b = binary.BigEndian.AppendUint64(b, uint64(e.Stamp.Node))
-	h = sha256.Sum256(b)
+	h = sha256.Sum256(e.bytes)
 	return leaf, binary.BigEndian.Uint64(h[:])
 }
 
