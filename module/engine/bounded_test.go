@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -2741,4 +2742,151 @@ func TestThoseThatOneComesAfterAreListed(t *testing.T) {
 	assert.Less(t, threadTime(t)-began, 5*time.Millisecond)
 	assert.Len(t, ids, 1000)
 	assert.EqualValues(t, 200_000, all)
+}
+
+// manyAsk: so many clients wait, by WAITCOPIES or a question with MESH, for 5 s at most.
+func manyAsk(t *testing.T, clients int, copies bool) (n *engine.Node, mate wire.NodeID, pending []engine.Pending) {
+	n, mate = bulkAdder(t)
+	n.SetFeatures(mate, engine.Features{Batches: true, Counts: true, Copies: true})
+	const jobs = 1000
+	b, _ := addMany(t, n, jobs, engine.Add{Replicate: 2, Async: true})
+	n.Effects()
+	for i := range clients {
+		var p engine.Pending
+		if copies {
+			var now []int64
+			p, now = n.WaitCopies([]store.ID{b.Answers[i%jobs].ID}, 0, 5000)
+			require.Nil(t, now)
+		} else {
+			var now *engine.MeshAnswer
+			p, now = n.AskCounts([]byte("q"), 5000)
+			require.Nil(t, now)
+		}
+		n.Tie(p, i)
+		n.Effects()
+		pending = append(pending, p)
+	}
+	return n, mate, pending
+}
+
+// Very many clients wait for copies, or for the answers of other nodes, and that ends for all of them at one moment. They are answered bit
+// by bit, each once, but those that have gone aren't. While they wait a tick costs little.
+func TestVeryManyClientsWaitForOtherNodes(t *testing.T) {
+	const many = 20_000
+	for name, tc := range map[string]struct {
+		copies, questions bool
+		end               func(n *engine.Node, mate wire.NodeID, count func())
+	}{
+		"their time is up":      {true, true, func(n *engine.Node, _ wire.NodeID, _ func()) { n.SetNow(n.Now() + 4000) }},
+		"the other node goes":   {false, true, func(n *engine.Node, mate wire.NodeID, _ func()) { n.Mesh().Down(mate) }},
+		"the node is a replica": {true, false, func(n *engine.Node, _ wire.NodeID, _ func()) { n.SetPassive(true) }},
+		"a replica, and promoted": {true, true, func(n *engine.Node, mate wire.NodeID, count func()) {
+			n.SetPassive(true)
+			n.Mesh().Down(mate)
+			for done := false; !done; {
+				count()
+				done, _ = n.Promote(func() bool { return true })
+			}
+		}},
+		"CLUSTER RESET": {true, false, func(n *engine.Node, _ wire.NodeID, _ func()) { n.Reset() }},
+	} {
+		for _, copies := range []bool{true, false} {
+			if copies && !tc.copies || !copies && !tc.questions {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, copies %v", name, copies), func(t *testing.T) {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				n, mate, pending := manyAsk(t, many, copies)
+				answered := map[any]int{}
+				most := 0
+				count := func() {
+					here := 0
+					for _, e := range n.Effects() {
+						if e.Kind == engine.AnswerMesh {
+							answered[e.Client]++
+							here++
+						}
+					}
+					most = max(most, here)
+				}
+				for i := range many / 10 {
+					n.Abandon(pending[10*i])
+				}
+				took := make([]time.Duration, 50)
+				for i := range took {
+					n.SetNow(n.Now() + 1)
+					began := threadTime(t)
+					n.Tick()
+					took[i] = threadTime(t) - began
+					counted(t, n)
+				}
+				slices.Sort(took)
+				assert.Less(t, took[25], 2*time.Millisecond) // a few 100 µs on a machine at rest
+				tc.end(n, mate, count)
+				count()
+				for ticks := 0; len(answered) < many*9/10 && ticks < 3000; ticks++ {
+					n.SetNow(n.Now() + 1)
+					n.Tick()
+					count()
+				}
+				for range 20 {
+					n.SetNow(n.Now() + 1)
+					n.Tick()
+					count()
+				}
+				assert.LessOrEqual(t, most, mostAtOnce)
+				assert.Len(t, answered, many*9/10)
+				for client, times := range answered {
+					require.Equal(t, 1, times)
+					require.NotZero(t, client.(int)%10, "it has gone")
+				}
+				for _, p := range pending {
+					assert.Nil(t, n.CopiesSoFar(p))
+				}
+			})
+		}
+	}
+}
+
+// A process that ends answers all of them at once.
+func TestVeryManyWaitForCopiesWhenTheProcessEnds(t *testing.T) {
+	n, _, _ := manyAsk(t, 5000, true)
+	n.Farewell()
+	answers := 0
+	for _, e := range n.Effects() {
+		if e.Kind == engine.AnswerMesh {
+			answers++
+		}
+	}
+	assert.Equal(t, 5000, answers)
+}
+
+// Other clients are answered in time while a few ask about very many jobs.
+func TestWaitCopiesEndsInTimeAmongVeryManyAsks(t *testing.T) {
+	n, mate := bulkAdder(t)
+	n.SetFeatures(mate, engine.Features{Batches: true, Counts: true, Copies: true})
+	const jobs = 10_000
+	b, _ := addMany(t, n, jobs, engine.Add{Replicate: 2, Async: true})
+	ids := make([]store.ID, jobs)
+	for i := range ids {
+		ids[i] = b.Answers[i].ID
+	}
+	for range 20 {
+		n.WaitCopies(ids, 0, 0)
+	}
+	p, now := n.WaitCopies(ids[:1], 0, 100)
+	require.Nil(t, now)
+	n.Tie(p, "client")
+	n.Effects()
+	for range 110 {
+		n.SetNow(n.Now() + 1)
+		n.Tick()
+		for _, e := range n.Effects() {
+			if e.Kind == engine.AnswerMesh && e.Client == "client" {
+				return
+			}
+		}
+	}
+	t.Error("it isn't answered")
 }

@@ -2,10 +2,12 @@ package engine
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -19,7 +21,15 @@ const (
 	copiesLatestMS = 500       // the longest pause
 	askCopiesSlice = 1500      // jobs that one tick asks about, for all clients
 	askCopiesBytes = 1_000_000 // of bodies that one tick sends
+	answerPiece    = 250       // jobs, or queues, of an answer that take as long as another client's answer
 )
+
+// copyWaits are the WAITCOPIES that wait.
+type copyWaits struct {
+	by   map[int64]*copiesWait       // by their number
+	ends table.Schedule[*copiesWait] // by their deadline
+	asks table.Schedule[*nextAsk]    // the same ones, by when nodes are asked again
+}
 
 // copiesWait is a WAITCOPIES that waits.
 type copiesWait struct {
@@ -33,7 +43,28 @@ type copiesWait struct {
 	place    map[store.ID]int // in jobs
 	open     int              // jobs that haven't enough copies
 	repairs  bool             // no client waits: lost copies are made again (repair.go)
+	endPos   int              // in copyWaits.ends
+	askPos   int              // in copyWaits.asks
 }
+
+func (w *copiesWait) Sooner(than *copiesWait) bool {
+	if w.deadline != than.deadline {
+		return w.deadline < than.deadline
+	}
+	return w.number < than.number
+}
+func (w *copiesWait) Position() *int { return &w.endPos }
+
+// nextAsk is a copiesWait in copyWaits.asks.
+type nextAsk copiesWait
+
+func (a *nextAsk) Sooner(than *nextAsk) bool {
+	if a.next != than.next {
+		return a.next < than.next
+	}
+	return a.number < than.number
+}
+func (a *nextAsk) Position() *int { return &a.askPos }
 
 type waitedJob struct {
 	id   store.ID
@@ -115,12 +146,18 @@ func (n *Node) newCopiesWait(ids []store.ID, timeout int64, want func(*store.Job
 // beginCopiesWait asks for the first time, unless nothing is open.
 func (n *Node) beginCopiesWait(w *copiesWait) {
 	if w.open > 0 {
-		n.copyWaits = append(n.copyWaits, w)
 		n.askCopies(w, askCopiesSlice)
 	}
 	if w.open == 0 {
-		n.dropCopiesWait(w.number)
+		return
 	}
+	c := &n.copyWaits
+	if c.by == nil {
+		c.by = map[int64]*copiesWait{}
+	}
+	c.by[w.number] = w
+	heap.Push(&c.ends, w)
+	heap.Push(&c.asks, (*nextAsk)(w))
 }
 
 // having counts the other nodes that have a job, as they have said.
@@ -331,43 +368,50 @@ func (n *Node) CopiesSoFar(p Pending) []int64 {
 	return nil
 }
 
-// answerCopies ends a WAITCOPIES.
-func (n *Node) answerCopies(w *copiesWait) {
+// answerCopies ends a WAITCOPIES, and returns how much that takes of waitSlice.
+func (n *Node) answerCopies(w *copiesWait) (cost int) {
+	cost = 1 + len(w.jobs)/answerPiece
 	if n.dropCopiesWait(w.number); w.repairs {
 		n.repaired(w)
-		return
+		return cost
 	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: w.client, Answer: &MeshAnswer{Copies: n.countsOf(w)}})
+	return cost
 }
 
 // copiesWaitOf finds a WAITCOPIES that waits; nil: there is none.
-func (n *Node) copiesWaitOf(number int64) *copiesWait {
-	if i := slices.IndexFunc(n.copyWaits, func(w *copiesWait) bool { return w.number == number }); i >= 0 {
-		return n.copyWaits[i]
-	}
-	return nil
-}
+func (n *Node) copiesWaitOf(number int64) *copiesWait { return n.copyWaits.by[number] }
 
 func (n *Node) dropCopiesWait(number int64) {
-	n.copyWaits = slices.DeleteFunc(n.copyWaits, func(w *copiesWait) bool { return w.number == number })
+	c := &n.copyWaits
+	w := c.by[number]
+	if w == nil {
+		return
+	}
+	delete(c.by, number)
+	heap.Remove(&c.ends, w.endPos)
+	heap.Remove(&c.asks, w.askPos)
 }
 
-// tickCopyWaits asks again, and answers the clients whose time is up.
+// tickCopyWaits asks again, and answers clients whose time is up. Where very many are due, the next ticks go on.
 func (n *Node) tickCopyWaits() {
-	budget := askCopiesSlice
-	for _, w := range slices.Clone(n.copyWaits) {
-		if n.now < w.deadline && n.now >= w.next && budget > 0 {
-			if budget = n.askCopies(w, budget); w.open == 0 {
-				n.countCopies(w)
-			}
-		}
-		if w.open == 0 || n.now >= w.deadline {
-			n.answerCopies(w)
-			continue
-		}
-		n.wake = min(n.wake, max(w.next, n.now+1), w.deadline)
+	c, answers := &n.copyWaits, waitSlice
+	for len(c.ends) > 0 && c.ends[0].deadline <= n.now && answers > 0 {
+		answers -= n.answerCopies(c.ends[0])
 	}
-	if len(n.copyWaits) > 0 && budget <= 0 {
-		n.copyWaits = append(n.copyWaits[1:], n.copyWaits[0]) // the others come first in the next tick
+	for budget := askCopiesSlice; len(c.asks) > 0 && c.asks[0].next <= n.now && answers > 0 && budget > 0; {
+		w, from := (*copiesWait)(c.asks[0]), len(n.effects)
+		budget = n.askCopies(w, budget) - n.cost(from)
+		if w.open == 0 {
+			n.countCopies(w)
+		}
+		if w.open == 0 {
+			answers -= n.answerCopies(w)
+		} else {
+			heap.Fix(&c.asks, w.askPos)
+		}
+	}
+	if len(c.ends) > 0 {
+		n.wake = min(n.wake, max(min(c.asks[0].next, c.ends[0].deadline), n.now+1))
 	}
 }

@@ -213,7 +213,7 @@ type Node struct {
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
-	copyWaits  []*copiesWait
+	copyWaits  copyWaits
 	repairing  repairing
 	alike      alike
 	countWalk  countWalk

@@ -130,6 +130,8 @@ func (h *host) Down(p *Peer) {
 		p.copies = telling{} // what was told last may not have arrived
 	}
 	p.downAt = h.node().monotonic()
+	h.questions.open.Begin()
+	h.node().hurryTick()
 	h.node().acksDown(p)
 	h.locks.Down()
 }

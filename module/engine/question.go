@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"container/heap"
 	"math"
 	"slices"
 
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -30,13 +32,25 @@ type question struct {
 	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
 	page     wire.Node // QSCAN: whose queues are listed
 	got      MeshAnswer
+	pos      int // in questions.due
 }
 
-// questions are the open questions of this node; they are few.
-type questions struct {
-	last int64
-	open []*question
+func (q *question) Sooner(than *question) bool {
+	if q.deadline != than.deadline {
+		return q.deadline < than.deadline
+	}
+	return q.number < than.number
 }
+func (q *question) Position() *int { return &q.pos }
+
+// questions are the open questions of this node.
+type questions struct {
+	last int64                          // the number of the last one, or of the last WAITCOPIES
+	open table.Roster[int64, *question] // by their number. A pass begins when a node has gone, which answers no more
+	due  table.Schedule[*question]      // the same ones, by their deadline
+}
+
+const questionSlice = 1000 // questions that a tick looks at after a node has gone
 
 // newQuestion makes a question that is answered in timeout ms at most.
 func (n *Node) newQuestion(timeout int64) *question {
@@ -55,7 +69,8 @@ func (n *Node) askMesh(q *question, m *wire.Message, awaits wire.Kind, to []*Pee
 		q.makeAnswer()
 		return p, &q.got
 	}
-	n.questions.open = append(n.questions.open, q)
+	n.questions.open.Put(q.number, q)
+	heap.Push(&n.questions.due, q)
 	n.wake = min(n.wake, q.deadline)
 	return Pending{kind: meshPending, number: q.number}, nil
 }
@@ -82,15 +97,18 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 
 // questionOf finds a question that isn't answered yet; nil: there is none.
 func (n *Node) questionOf(number int64) *question {
-	if i := slices.IndexFunc(n.questions.open, func(q *question) bool { return q.number == number }); i >= 0 {
-		return n.questions.open[i]
+	if q := n.questions.open.Get(number); q != nil {
+		return *q
 	}
 	return nil
 }
 
-// dropQuestion forgets a question whose client has gone.
+// dropQuestion forgets a question that is answered, or whose client has gone.
 func (n *Node) dropQuestion(number int64) {
-	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool { return q.number == number })
+	if q := n.questionOf(number); q != nil {
+		n.questions.open.Remove(number)
+		heap.Remove(&n.questions.due, q.pos)
+	}
 }
 
 // onAnswer takes a node's answer. An answer that no question waits for is ignored.
@@ -111,7 +129,6 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 		n.askPage(q)
 	}
 	if len(q.open) == 0 {
-		n.dropQuestion(q.number)
 		n.answerQuestion(q)
 	}
 	return nil
@@ -128,21 +145,33 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 	return q.takeCounts(p.ID, m.Queue)
 }
 
-// tickQuestions answers the questions whose time is up.
+// tickQuestions answers questions whose time is up, and those for which no node is left to answer. Where these are very many, the
+// next ticks go on.
 func (n *Node) tickQuestions() {
-	n.questions.open = slices.DeleteFunc(n.questions.open, func(q *question) bool {
-		// Nodes that have gone since don't answer.
-		some := slices.ContainsFunc(q.open, func(p *Peer) bool { return p.Connected })
-		if some && n.now < q.deadline {
-			n.wake = min(n.wake, q.deadline)
-			return false
-		}
-		n.answerQuestion(q)
-		return true
-	})
+	o, answers := &n.questions, waitSlice
+	for len(o.due) > 0 && o.due[0].deadline <= n.now && answers > 0 {
+		answers -= n.answerQuestion(o.due[0])
+	}
+	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
+		o.open.Pass(1, func(_ int64, q **question) bool {
+			if !slices.ContainsFunc((*q).open, func(p *Peer) bool { return p.Connected }) {
+				answers -= n.answerQuestion(*q)
+			}
+			return true
+		})
+	}
+	if o.open.Left() > 0 {
+		n.hurryTick()
+	}
+	if len(o.due) > 0 {
+		n.wake = min(n.wake, max(o.due[0].deadline, n.now+1))
+	}
 }
 
-func (n *Node) answerQuestion(q *question) {
+// answerQuestion ends a question, and returns how much that takes of waitSlice.
+func (n *Node) answerQuestion(q *question) (cost int) {
+	cost = 1 + (len(q.got.Queues)+len(q.got.Jobs))/answerPiece
+	n.dropQuestion(q.number)
 	q.makeAnswer()
 	if q.awaits == wire.Queues { // its node has no names for the others to count
 		for _, p := range n.mesh.All() {
@@ -152,6 +181,7 @@ func (n *Node) answerQuestion(q *question) {
 		}
 	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})
+	return cost
 }
 
 // makeAnswer makes the answer from what was gathered.

@@ -123,7 +123,7 @@ func (n *Node) cost(from int) (cost int) {
 		switch e := &n.effects[from+i]; e.Kind {
 		case Serve:
 			cost += tickBudget/waitSlice + len(e.Job.Record())/tickPiece
-		case Promise, Deny, AnswerBatch, LockDone, Worked, Released:
+		case Promise, Deny, AnswerBatch, AnswerMesh, LockDone, Worked, Released:
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += len(e.Job.Record()) / tickPiece

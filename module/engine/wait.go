@@ -452,7 +452,7 @@ func (n *Node) endWaits(err error) {
 	}
 }
 
-// endAdds refuses every ADDJOB that waits for its copies, and ends every acquisition, as when
+// endAdds refuses every ADDJOB that waits for its copies, answers every WAITCOPIES, and ends every acquisition, as when
 // the node becomes a replica. If they are very many, the next ticks do the rest. But the votes
 // that others gave for those acquisitions are taken back at once: a moment later no node hears
 // this one any more.
@@ -463,9 +463,6 @@ func (n *Node) endAdds() {
 	n.ending = true
 	n.locks.ForgetPending()
 	n.begins = beginnings{}
-	for len(n.copyWaits) > 0 {
-		n.answerCopies(n.copyWaits[0])
-	}
 	n.tickEnding(waitSlice)
 }
 
@@ -478,11 +475,13 @@ func (n *Node) Farewell() {
 	}
 }
 
-// tickEnding goes on with endAdds, for as many ADDJOBs and acquisitions as budget says.
+// tickEnding goes on with endAdds, for as many clients and acquisitions as budget says.
 func (n *Node) tickEnding(budget int) {
 	for ; n.ending && budget > 0; budget-- {
 		switch {
 		case !n.unbundleSome(true, 1): // one after the other
+		case len(n.copyWaits.ends) > 0:
+			budget -= n.answerCopies(n.copyWaits.ends[0]) - 1
 		case len(n.waiting) > 0:
 			ad := n.waiting[len(n.waiting)-1]
 			n.cleanUp(ad)
