@@ -67,7 +67,8 @@ func (c *Ctx) Map(n int) { c.f.Map(n) }
 func (c *Ctx) Int(v int64) { c.f.Int(v) }
 
 // Bulk answers a bulk string without copying it. b must lie outside the Go
-// heap and stay as it is until the call returns.
+// heap and stay as it is until the call returns: nothing here keeps the collector
+// from freeing it before C has read it. What Go has allocated goes by Text.
 func (c *Ctx) Bulk(b []byte) { c.f.Bulk(b) }
 
 // Text answers a bulk string by copy.

@@ -44,7 +44,8 @@ type Args struct {
 }
 
 // Bulk adds an argument. b must lie outside the Go heap, and stay unchanged until the call
-// returns, unless [Ctx.CopyEffects] was called or the effect is kept.
+// returns, unless [Ctx.CopyEffects] was called or the effect is kept. What Go has allocated
+// goes by Text: the collector may free it before C has read it.
 func (a Args) Bulk(b []byte) {
 	if a.copy {
 		copy(a.f.BulkText(len(b)), b)

@@ -266,8 +266,8 @@ func (b *Bus) bind() error {
 		if err != nil {
 			return err
 		}
-		if len(host) > 255 {
-			return errors.New("the advertised host has more than 255 characters")
+		if len(host) > maxHost {
+			return fmt.Errorf("the advertised host has more than %d characters", maxHost)
 		}
 		advertised, err := strconv.Atoi(portText)
 		if err != nil || advertised < 0 || advertised > 65535 {

@@ -27,6 +27,10 @@ const (
 
 const helloSize = 55 // without the advertised host
 
+// maxHost is the longest advertised host, in bytes: with brackets and the port it has to fit the address in a heartbeat,
+// whose length has one byte.
+const maxHost = 255 - len("[]:65535")
+
 // hello is what a node says of itself. Its layout is the same in all versions:
 // later ones may only append to it.
 type hello struct {
@@ -89,6 +93,9 @@ func parseHello(b []byte) (hello, error) {
 		return hello{}, protocolError("a hello with versions %d to %d", h.oldest, h.newest)
 	case h.maxFrame < minMaxFrame:
 		return hello{}, protocolError("a hello that takes frames of %d bytes, fewer than %d", h.maxFrame, minMaxFrame)
+	}
+	if len(h.host) > maxHost {
+		return hello{}, protocolError("a hello with a host that is too long")
 	}
 	for _, c := range []byte(h.host) {
 		if c <= ' ' || c > '~' {

@@ -66,3 +66,13 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 	}
 	require.Len(t, examples, found, "examples that are missing")
 }
+
+// A host with its port, in brackets, has to fit the one byte that an address's length has in a heartbeat.
+func TestTheLongestHost(t *testing.T) {
+	h := hello{oldest: 1, newest: 1, id: NodeID{1}, instance: instanceID{1}, maxFrame: 1 << 20, port: 7, host: strings.Repeat("h", maxHost)}
+	_, err := parseHello(h.append(nil))
+	require.NoError(t, err)
+	h.host += "h"
+	_, err = parseHello(h.append(nil))
+	require.ErrorContains(t, err, "host that is too long")
+}

@@ -194,7 +194,7 @@ func putMeshStat(c *rm.Ctx, a *engine.MeshAnswer) {
 	q := &a.Queues[0]
 	c.Map(17)
 	c.Text("name")
-	c.Bulk(q.Name)
+	c.Text(string(q.Name))
 	putCounts(c, count{"len", q.Len}, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.Deferred}, count{"jobs-blocked", q.Blocked}, count{"blocked", q.Waiters},
 		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest})
@@ -233,7 +233,7 @@ func (m *module) scanMesh(c *rm.Ctx, s scan) {
 		c.Array(len(found))
 		for _, q := range found {
 			c.Array(2)
-			c.Bulk(q.Name)
+			c.Text(string(q.Name))
 			c.Int(int64(q.Len))
 		}
 		putUnanswered(c, a)

@@ -394,7 +394,7 @@ func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
 	if listened {
 		args := c.Replicate(m.effect.qconfig, 2)
 		args.Text("RESTORE")
-		args.Bulk(e.Entry.Append([]byte{settingsFormat}))
+		args.Text(string(e.Entry.Append([]byte{settingsFormat})))
 	}
 }
 

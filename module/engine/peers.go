@@ -149,6 +149,8 @@ func (h *host) Back(*Peer) {
 func (h *host) Gone(p *Peer) {
 	n := h.node()
 	n.locks.Gone(p.Base())
+	n.questions.open.Begin()
+	n.hurryTick()
 	n.reviewHandovers()
 	n.acksGone(p)
 	n.givenGone(p)

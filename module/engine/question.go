@@ -95,6 +95,9 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 	return p.Connected && (kind == wire.AskWork || n.mesh.features[p.ID].Counts)
 }
 
+// mayAnswer says whether a node that was asked is still there.
+func (n *Node) mayAnswer(p *Peer) bool { return p.Connected && n.mesh.ByName(p.Node) == p }
+
 // questionOf finds a question that isn't answered yet; nil: there is none.
 func (n *Node) questionOf(number int64) *question {
 	if q := n.questions.open.Get(number); q != nil {
@@ -154,7 +157,7 @@ func (n *Node) tickQuestions() {
 	}
 	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
 		o.open.Pass(1, func(_ int64, q **question) bool {
-			if !slices.ContainsFunc((*q).open, func(p *Peer) bool { return p.Connected }) {
+			if !slices.ContainsFunc((*q).open, n.mayAnswer) {
 				answers -= n.answerQuestion(*q)
 			}
 			return true
