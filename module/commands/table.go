@@ -91,6 +91,9 @@ func (m *module) commands() []rm.Command {
 		{Name: "qlen", Run: m.queueLen, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Counts a queue's waiting jobs, here or over the mesh.", Complexity: "O(1), at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
 			Args: []rm.Arg{keyArg(), word("MESH"), number("TIMEOUT", "milliseconds")}}},
+		{Name: "qflush", Run: m.flushQueue, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Cancels all jobs of a queue, of this node or of the mesh.", Complexity: "O(N) with N jobs", Since: since, Arity: -2,
+			Keys: firstKey(rm.KeyModify), Args: []rm.Arg{keyArg(), word("ALL"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "qpeek", Run: m.queuePeek, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Shows a queue's oldest jobs, or with a negative count its newest, and takes none.", Complexity: "O(N) with N jobs shown", Since: since, Arity: 3,
 			Keys: firstKey(rm.KeyRead), Args: []rm.Arg{keyArg(), {Name: "count", Kind: rm.ArgInteger}}}},

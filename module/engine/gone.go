@@ -243,7 +243,7 @@ func (n *Node) behind(q *store.Queue, p *Peer) (j *store.Job, steps int) {
 // wasn't given is looked at again when it fits: at once if its key becomes free ([Node.unbar]), or if the last
 // one that waits for it goes ([Node.removeEdge]), otherwise within 5 to 10 s ([Node.serveDemandAgain]).
 func (n *Node) fits(p *Peer, j *store.Job) bool {
-	if !n.takes(p, j) {
+	if !n.takes(p, j) || n.isToGo(j) {
 		return false
 	}
 	u := j.Unique()

@@ -169,6 +169,7 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 	if n.loading || n.passive {
 		return dropped
 	}
+	n.unflushed(q)
 	if q.AnyParts() {
 		n.relock(q, dormant)
 		if dormant {

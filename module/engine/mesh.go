@@ -143,7 +143,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.mesh.OnFailed(m)
 	case wire.AskWork:
 		n.onAskWork(p, m)
-	case wire.Work, wire.Counts, wire.Queues:
+	case wire.AskFlush:
+		return n.onAskFlush(p, m)
+	case wire.Work, wire.Counts, wire.Queues, wire.Flushed:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:
 		return n.onAskCopies(p, m)

@@ -216,6 +216,7 @@ type Node struct {
 	copyWaits  copyWaits
 	repairing  repairing
 	alike      alike
+	flushes    flushes
 	countWalk  countWalk
 	deps       dependencies
 	locks      *lock.Node
@@ -348,6 +349,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		_, uncertain = n.Promote(nil)
 		return uncertain
 	}
+	n.endFlushes()
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
 	n.store.DropEdges()
@@ -416,6 +418,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		}
 	}
 	n.pauseAgain()
+	n.flushAgain()
 	return true, uncertain
 }
 

@@ -289,6 +289,7 @@ func (n *Node) tickEnds() {
 // drop deletes a job because one that it waited for has ended.
 func (n *Node) drop(j *store.Job) {
 	n.Stats.Dropped++
+	n.countDropped(j)
 	if ad := n.pendingAddOf(&j.ID); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)

@@ -41,6 +41,7 @@ type Features struct {
 	Counts  bool // questions for counts: AskCounts and AskQueues
 	Copies  bool // questions for copies: AskCopies
 	Entries bool // what all nodes are to know alike: Entries and EntrySums
+	Flushes bool // flushes of the whole mesh: AskFlush
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

@@ -10,13 +10,14 @@ import (
 )
 
 // A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
-// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go).
+// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), QFLUSH (flush.go).
 
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
 	Jobs       []InProgress  // WIP: each job once
 	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
+	Flushed    uint64        // QFLUSH: jobs that have gone
 	Next       uint64        // QSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
 }
@@ -25,12 +26,14 @@ type MeshAnswer struct {
 type question struct {
 	number   int64
 	client   any
-	deadline int64     // unix ms
-	awaits   wire.Kind // of the answers
-	open     []*Peer   // nodes that haven't answered yet
-	count    int       // WIP: the most jobs
-	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
-	page     wire.Node // QSCAN: whose queues are listed
+	deadline int64      // unix ms
+	awaits   wire.Kind  // of the answers
+	open     []*Peer    // nodes that haven't answered yet
+	count    int        // WIP: the most jobs
+	single   bool       // QLEN, QSTAT: each node's counts are wanted, too
+	page     wire.Node  // QSCAN: whose queues are listed
+	plan     *flushPlan // QFLUSH: until its creation time is known
+	flush    *flushing  // QFLUSH: this node's own part, until it is done
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -65,14 +68,19 @@ func (n *Node) deadlineIn(timeout int64) int64 { return n.now + min(timeout, mat
 // (now); otherwise the answer comes as an AnswerMesh effect for the client that is tied to p.
 func (n *Node) askMesh(q *question, m *wire.Message, awaits wire.Kind, to []*Peer) (p Pending, now *MeshAnswer) {
 	n.sendQuestion(q, m, awaits, to)
-	if len(q.open) == 0 {
-		q.makeAnswer()
+	if n.settled(q) {
+		n.makeAnswer(q)
 		return p, &q.got
 	}
+	return n.openQuestion(q), nil
+}
+
+// openQuestion notes a question that is to be answered later.
+func (n *Node) openQuestion(q *question) Pending {
 	n.questions.open.Put(q.number, q)
 	heap.Push(&n.questions.due, q)
 	n.wake = min(n.wake, q.deadline)
-	return Pending{kind: meshPending, number: q.number}, nil
+	return Pending{kind: meshPending, number: q.number}
 }
 
 func (n *Node) sendQuestion(q *question, m *wire.Message, awaits wire.Kind, to []*Peer) {
@@ -92,7 +100,16 @@ func (n *Node) sendQuestion(q *question, m *wire.Message, awaits wire.Kind, to [
 
 // canAsk says whether a node can be asked a question of this kind.
 func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
-	return p.Connected && (kind == wire.AskWork || n.mesh.features[p.ID].Counts)
+	switch f := n.mesh.features[p.ID]; {
+	case !p.Connected:
+		return false
+	case kind == wire.AskWork:
+		return true
+	case kind == wire.AskFlush:
+		return f.Flushes
+	default:
+		return f.Counts
+	}
 }
 
 // mayAnswer says whether a node that was asked is still there.
@@ -124,6 +141,9 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	if at < 0 {
 		return nil
 	}
+	if m.Kind == wire.Flushed && (m.Flags&wire.Newest != 0) != (q.plan != nil) {
+		return nil // it comes too late
+	}
 	if err := n.take(q, p, m); err != nil {
 		return err
 	}
@@ -131,10 +151,19 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	if m.Kind == wire.Queues {
 		n.askPage(q)
 	}
-	if len(q.open) == 0 {
+	if n.settled(q) {
 		n.answerQuestion(q)
 	}
 	return nil
+}
+
+// settled says whether all nodes that were asked have answered, this one too. If that was the first of two questions, it asks the
+// second one.
+func (n *Node) settled(q *question) bool {
+	if len(q.open) == 0 && q.plan != nil {
+		n.flushPlanned(q)
+	}
+	return len(q.open) == 0 && q.flush == nil
 }
 
 // take adds a node's answer to the others.
@@ -144,6 +173,9 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		return n.takeWork(q, p, m)
 	case wire.Queues:
 		return n.takePage(q, p, m)
+	case wire.Flushed:
+		n.takeFlushed(q, m)
+		return nil
 	}
 	return q.takeCounts(p.ID, m.Queue)
 }
@@ -153,12 +185,12 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 func (n *Node) tickQuestions() {
 	o, answers := &n.questions, waitSlice
 	for len(o.due) > 0 && o.due[0].deadline <= n.now && answers > 0 {
-		answers -= n.answerQuestion(o.due[0])
+		answers -= n.endQuestion(o.due[0])
 	}
 	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
 		o.open.Pass(1, func(_ int64, q **question) bool {
-			if !slices.ContainsFunc((*q).open, n.mayAnswer) {
-				answers -= n.answerQuestion(*q)
+			if (*q).flush == nil && !slices.ContainsFunc((*q).open, n.mayAnswer) {
+				answers -= n.endQuestion(*q)
 			}
 			return true
 		})
@@ -171,11 +203,21 @@ func (n *Node) tickQuestions() {
 	}
 }
 
+// endQuestion answers a question whose time is up. If it was the first of two, it asks the second one.
+func (n *Node) endQuestion(q *question) (cost int) {
+	if q.plan != nil {
+		if n.flushPlanned(q); !n.settled(q) {
+			return 1
+		}
+	}
+	return n.answerQuestion(q)
+}
+
 // answerQuestion ends a question, and returns how much that takes of waitSlice.
 func (n *Node) answerQuestion(q *question) (cost int) {
 	cost = 1 + (len(q.got.Queues)+len(q.got.Jobs))/answerPiece
 	n.dropQuestion(q.number)
-	q.makeAnswer()
+	n.makeAnswer(q)
 	if q.awaits == wire.Queues { // its node has no names for the others to count
 		for _, p := range n.mesh.All() {
 			if !n.canAsk(p, wire.AskCounts) && !slices.Contains(q.open, p) {
@@ -188,7 +230,7 @@ func (n *Node) answerQuestion(q *question) (cost int) {
 }
 
 // makeAnswer makes the answer from what was gathered.
-func (q *question) makeAnswer() {
+func (n *Node) makeAnswer(q *question) {
 	if q.awaits == wire.Work {
 		q.got.Jobs = chooseJobs(q.got.Jobs, q.count)
 	}
@@ -197,5 +239,9 @@ func (q *question) makeAnswer() {
 	}
 	for _, p := range q.open {
 		q.got.Unanswered = append(q.got.Unanswered, p.ID)
+	}
+	if q.flush != nil {
+		q.got.Flushed += q.flush.jobs
+		q.got.Unanswered = append(q.got.Unanswered, n.self)
 	}
 }

@@ -130,7 +130,7 @@ func newWorld() *world {
 			n, other := w.actor(0), w.actor(1)
 			n.Do(func() { n.e.SetFeatures(other.ID, engine.Features{Batches: true}) })
 		},
-		"count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "paused": w.paused,
+		"count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "qflush": w.qflush, "paused": w.paused,
 		"sofar":   func() { w.Say("%v", w.actor(0).e.CopiesSoFar(w.copies)) }, // NODE: what the last WAITCOPIES would answer now
 		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	})
@@ -189,7 +189,7 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true})
+	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true})
 	m.Table.Up(id, addr, met)
 }
 
@@ -398,7 +398,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
-	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES",
+	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -794,6 +794,30 @@ func (w *world) waitCopies() {
 	})
 }
 
+// qflush flushes the queue q (NODE [mesh] [all]).
+func (w *world) qflush() {
+	n, all := w.actor(0), w.D.HasArg("all")
+	n.Do(func() {
+		var p engine.Pending
+		var now *engine.MeshAnswer
+		if w.D.HasArg("mesh") {
+			var err error
+			if p, now, err = n.e.FlushMesh([]byte("q"), all, 10_000); err != nil {
+				w.Say("%v", err)
+				return
+			}
+		} else {
+			p, now = n.e.FlushQueue([]byte("q"), all, true)
+		}
+		if now != nil {
+			w.Say("answer")
+			w.gathered(now)
+			return
+		}
+		n.e.Tie(p, "flush")
+	})
+}
+
 // paused says what is paused of the queue q at each node, and what all nodes are to have paused, as each knows it.
 func (w *world) paused() {
 	for _, n := range w.nodes {
@@ -862,6 +886,9 @@ func (w *world) asks(n *actor, ask func() (engine.Pending, *engine.MeshAnswer)) 
 func (w *world) gathered(a *engine.MeshAnswer) {
 	if a.Copies != nil {
 		w.Say("  %v", a.Copies)
+	}
+	if a.Flushed > 0 {
+		w.Say("  flushed %d", a.Flushed)
 	}
 	for i := range a.Queues {
 		q := &a.Queues[i]

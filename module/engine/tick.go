@@ -88,6 +88,7 @@ func (n *Node) Tick() int64 {
 	n.tickCopyWaits()
 	n.tickRepair()
 	n.tickEntries()
+	n.tickFlushes()
 	n.tickCountWalk()
 	n.tickReleases()
 	n.tickUnblocking()

@@ -522,6 +522,9 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 			*budget--
 			continue
 		}
+		if j != nil && n.isToGo(j) {
+			return nil // when the flush is done its clients are served
+		}
 		if j == nil || j.Parts == 0 {
 			return j
 		}

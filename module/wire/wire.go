@@ -140,6 +140,11 @@ const (
 	AskCopies
 	// Copies has the IDs of those jobs, in Queue: first Count that the sender has, then those that it hasn't.
 	Copies
+	// AskFlush tells of the flush of a queue: an entry as in Entries, in Queue. Span is any number. The answer is Flushed, with the
+	// same Span, when the queue's jobs have gone at the receiver.
+	AskFlush
+	// Flushed: Round jobs that the sender counts have gone.
+	Flushed
 	kinds
 )
 
@@ -198,6 +203,7 @@ const (
 	StillHeld = Known     // Release: at the node that released it, the job still waits for others
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
+	Newest    = NoReply   // AskFlush: it asks for the newest creation time of the receiver's jobs; Flushed: Round is that time
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
@@ -475,6 +481,8 @@ var parts = [kinds]uint16{
 	EntrySums: hasQueue | hasRound,
 	AskCopies: hasSpan | hasQueue,
 	Copies:    hasCount | hasSpan | hasQueue,
+	AskFlush:  hasSpan | hasQueue,
+	Flushed:   hasSpan | hasRound,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

@@ -320,7 +320,7 @@ func (s *Sim) deathless() bool {
 // undelivered says whether an at-most-once job was promised, and no client got it though one
 // could. No client can get a job that a node lost with its disk, or with the tail of its log.
 func (s *Sim) undelivered(j *job) bool {
-	return j.promised && j.delivered == 0 && s.wiped == 0 && len(s.dead) == 0 && j.torn == 0 && !j.blurred
+	return j.promised && j.delivered == 0 && !j.givenUp && s.wiped == 0 && len(s.dead) == 0 && j.torn == 0 && !j.blurred
 }
 
 // uncertain finds a node that says that an at-most-once job may have been delivered.

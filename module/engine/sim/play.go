@@ -139,6 +139,7 @@ func (s *Sim) add() {
 		return
 	}
 	a := s.newAdd()
+	queue := int(a.Queue[1] - '0')
 	n.call(func() {
 		if a.Replicate == 0 {
 			a.Replicate = n.e.Copies()
@@ -149,9 +150,12 @@ func (s *Sim) add() {
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
+		s.jobs[id] = &job{id: id, queue: queue, added: s.now, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
 		s.order = append(s.order, s.jobs[id])
-		s.trace("node %d: ADDJOB %s", n.i, id)
+		if s.flushings[queue] > 0 {
+			s.jobs[id].givenUp, s.jobs[id].done = true, true
+		}
+		s.trace("node %d: ADDJOB %s to q%d", n.i, id, queue)
 		switch {
 		case wait:
 			n.e.Tie(engine.PendingAdd(id), nil)
@@ -268,6 +272,9 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	s.uniqueTaken(n, j)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
+	}
+	if j.flushed && j.delivered == 1 {
+		s.fail("node %d delivers job %s for the first time after its queue was flushed at all nodes", n.i, j.id)
 	}
 	if s.over && !j.once && !j.stray {
 		s.fail("node %d delivers job %s, which was done with everywhere", n.i, j.id)
@@ -445,6 +452,7 @@ func (s *Sim) trouble() {
 	s.every(f.Blackouts, s.blackout)
 	s.every(f.Joins, s.join)
 	s.settings.last = map[string]*entries.Entry{}
+	s.every(f.Flushes, s.flush)
 	s.every(f.Settings, func() { s.changeSetting(s.nodes[s.r.IntN(len(s.nodes))]) })
 }
 

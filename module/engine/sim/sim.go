@@ -39,6 +39,7 @@ type Faults struct {
 	Stops           float64 // clean shutdowns, with a restart
 	Blackouts       float64 // of the whole mesh: all nodes stop, or crash, within a moment, and start again
 	Settings        float64 // of the whole mesh: settings of queues change at a node
+	Flushes         float64 // of the whole mesh: QFLUSH … MESH
 	Rewrites        float64 // the log is written anew
 	NodesLate       bool    // the nodes' file is written a while after it changed; a crash meanwhile leaves the old one
 	Steps           float64 // a clock is set, forwards or backwards
@@ -118,6 +119,7 @@ type Report struct {
 	Kinds                                        [64]int64
 	LockMessages                                 int64
 	Granted                                      int     // locks
+	Flushed                                      int     // jobs, by QFLUSH
 	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
 	Busiest                                      int     // messages of one job in ten seconds
@@ -129,6 +131,8 @@ type Report struct {
 // job is what the judge knows of a job.
 type job struct {
 	id        store.ID
+	queue     int
+	added     int64
 	once      bool
 	copies    int
 	promised  bool
@@ -153,6 +157,7 @@ type job struct {
 	blurred bool // a node lost some of what it had logged of it, maybe which nodes have copies
 	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
+	flushed bool // all nodes have said that it has gone, and nobody had it in hands
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	family *family    // nil: none
@@ -171,6 +176,7 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
+	flushings  [queues]int // QFLUSHes of each queue that wait for their answer
 	now        int64
 	seq        uint64
 	queue      events
@@ -500,7 +506,12 @@ func (n *node) carryOut() {
 				n.s.promised(n, e.ID)
 			}
 		case engine.AnswerMesh:
-			n.s.haveCopies(n, e.Client.(*waiting), e.Answer.Copies)
+			switch w := e.Client.(type) {
+			case *waiting:
+				n.s.haveCopies(n, w, e.Answer.Copies)
+			case *flushing:
+				n.s.flushed(w, e.Answer)
+			}
 		case engine.AnswerBatch:
 			n.s.answered(n, e.Client.(*engine.Batch))
 		case engine.Deny:
@@ -625,7 +636,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

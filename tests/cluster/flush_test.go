@@ -1,0 +1,263 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// flushedMesh flushes a queue everywhere, and returns how many jobs have gone. All nodes must have answered.
+func flushedMesh(t *testing.T, s *harness.Server, queue string, options ...any) int64 {
+	t.Helper()
+	v := s.Do(append([]any{"QFLUSH", queue, "MESH", "TIMEOUT", 30_000}, options...)...)
+	require.NotEmpty(t, v.Elems, "%v", v)
+	require.Empty(t, v.Field("unanswered").Elems, "%v", v)
+	return v.Field("flushed").Int()
+}
+
+// noCopies checks that no node knows any of some jobs.
+func (m mesh) noCopies(t *testing.T, ids ...string) {
+	t.Helper()
+	for i, s := range m {
+		c := s.Dial()
+		for _, id := range ids {
+			require.True(t, c.Do("SHOW", id).Null, "%s at node %d", id, i)
+		}
+	}
+}
+
+// X1: jobs that wait, are delayed, deferred, blocked, or wait for their key are gone everywhere, whichever node they are at.
+// Each node is sent one message, however many jobs there are.
+func TestLifeX1(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.repair-after 0")
+	ids := m.spread(t, 3000, "q", "RETRY", 1000)
+	ids = append(ids, m.spread(t, 60, "q", "RETRY", 1000, "DELAY", 1000)...)
+	deferred := m.spread(t, 3, "q", "RETRY", 1000, "DEFERRED")
+	ids = append(ids, deferred...)
+	ids = append(ids, m.spread(t, 6, "q", "RETRY", 1000, "BLOCKEDBY", deferred[0])...)
+	others := m.spread(t, 30, "other", "RETRY", 1000)
+	before := infoNumber(t, m[0], "jobmesh_messages_received") + infoNumber(t, m[2], "jobmesh_messages_received")
+	assert.Equal(t, int64(len(ids)), flushedMesh(t, m[1], "q"))
+	m.noCopies(t, ids...)
+	more := infoNumber(t, m[0], "jobmesh_messages_received") + infoNumber(t, m[2], "jobmesh_messages_received") - before
+	assert.Less(t, more, int64(500), "far less than a message a job")
+	for _, s := range m {
+		assert.Zero(t, s.Do("QSTAT", "q", "MESH").Field("len").Int())
+		awaitCount(t, s, "other", "len", int64(len(others)))
+	}
+	assert.Zero(t, flushedMesh(t, m[0], "q"))
+	assert.Zero(t, flushedMesh(t, m[0], "never there"))
+}
+
+// X2: a node that was away comes back with copies, and delivers none; also if it was stopped, or all are started again.
+func TestLifeX2(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes", "appendfsync always")
+	ids := m.spread(t, 90, "q", "RETRY", 2)
+	gone := m.id(2)
+	m[2].Kill()
+	harness.Await(t, 10*time.Second, "the node to be missed", func() bool {
+		return len(m[0].Do("QLEN", "q", "MESH").Field("unanswered").Elems) == 1
+	})
+	v := m[0].Do("QFLUSH", "q", "MESH")
+	assert.Equal(t, []string{gone}, v.Field("unanswered").Strings())
+	m[:2].noCopies(t, ids...)
+	m[2].Restart()
+	harness.Await(t, 10*time.Second, "its copies to go", func() bool {
+		c := m[2].Dial()
+		for _, id := range ids {
+			if !c.Do("SHOW", id).Null {
+				return false
+			}
+		}
+		return true
+	})
+	for _, s := range m {
+		s.Kill()
+	}
+	for _, s := range m {
+		s.Restart()
+	}
+	m.await(t, 3)
+	stays := added(t, m[1].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 2)
+	for _, s := range m {
+		v := s.Do("GETJOB", "TIMEOUT", 300, "FROM", "q")
+		if !v.Null {
+			assert.Equal(t, stays, v.Elems[0].Elems[1].Str)
+		}
+	}
+	m.noCopies(t, ids...)
+}
+
+// X3: a job that is added after the answer stays, at any node, though the clocks of the nodes differ.
+func TestLifeX3(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	old := m.spread(t, 9, "q", "RETRY", 1000)
+	for range 20 {
+		for i := range m {
+			flushedMesh(t, m[i], "q")
+			var ids []string
+			for _, s := range m {
+				ids = append(ids, added(t, s.Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000))
+			}
+			for k, s := range m {
+				for _, id := range ids {
+					require.False(t, s.Do("SHOW", id).Null, "%s at node %d", id, k)
+				}
+			}
+		}
+	}
+	m.noCopies(t, old...)
+	assert.Equal(t, int64(3), m[0].Do("QLEN", "q", "MESH").Field("len").Int())
+}
+
+// X4: a job in somebody's hands stays, and after a NACK it is queued, handed over and done at another node. With ALL it goes.
+func TestLifeX4(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes")
+	for _, all := range []bool{false, true} {
+		queue := fmt.Sprint("q", all)
+		m.spread(t, 30, queue, "RETRY", 1000)
+		inHands := fetched(t, m[0].Dial(), queue)
+		if all {
+			assert.Equal(t, int64(30), flushedMesh(t, m[1], queue, "ALL"))
+			m.noCopies(t, inHands)
+			assert.Contains(t, m[0].Do("WORKING", inHands).Str, "NOJOB")
+			continue
+		}
+		assert.Equal(t, int64(29), flushedMesh(t, m[1], queue))
+		for i, s := range m {
+			harness.Await(t, 10*time.Second, fmt.Sprintf("the copy at node %d", i), func() bool { return !s.Do("SHOW", inHands).Null })
+		}
+		assert.Equal(t, int64(1000), m[0].Do("WORKING", inHands).Int())
+		assert.Equal(t, int64(1), awaitCount(t, m[2], queue, "in-progress", 1).Field("in-progress").Int())
+
+		// A later start, and another flush, leave it to its worker, too.
+		m[0].Stop()
+		m[0].Restart()
+		m.await(t, 3)
+		assert.Zero(t, flushedMesh(t, m[2], queue))
+		require.Equal(t, int64(1), m[0].Do("NACK", inHands).Int())
+		c := m[2].Dial()
+		v := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", queue)
+		require.Len(t, v.Elems, 1, "%v", v)
+		assert.Equal(t, inHands, v.Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), c.Do("ACKJOB", inHands).Int())
+		harness.Await(t, 10*time.Second, "the job to be forgotten", func() bool { return m[0].Do("SHOW", inHands).Null && m[1].Do("SHOW", inHands).Null })
+	}
+}
+
+// X5: without MESH the jobs of this node go, everywhere, and those of other nodes stay.
+func TestLifeX5(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	var own, theirs []string
+	for range 20 {
+		own = append(own, added(t, m[0].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000))
+		theirs = append(theirs, added(t, m[1].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000))
+	}
+	delayed := added(t, m[0].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "DELAY", 100)
+	inHands := fetched(t, m[0].Dial(), "q")
+	assert.Equal(t, int64(20), m[0].Do("QFLUSH", "q").Int())
+	harness.Await(t, 10*time.Second, "its jobs to go", func() bool {
+		for _, s := range m {
+			c := s.Dial()
+			for _, id := range append(own, delayed) {
+				if id != inHands && !c.Do("SHOW", id).Null {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	assert.Equal(t, int64(20), m[1].Do("QLEN", "q").Int())
+	assert.Equal(t, int64(1), m[0].Do("QFLUSH", "q", "ALL").Int())
+	harness.Await(t, 10*time.Second, "the job in hands to go", func() bool { return m[2].Do("SHOW", inHands).Null })
+	for _, id := range theirs {
+		assert.Equal(t, "queued", m[1].Do("SHOW", id).Field("state").Str)
+	}
+}
+
+// X6: the keys of unique jobs that are flushed are free, at all nodes.
+func TestLifeX6(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for _, mesh := range []bool{true, false} {
+		for i := range 10 {
+			added(t, m[0].Dial(), "q", fmt.Sprint(i), 10_000, "REPLICATE", 2, "RETRY", 1000, "UNIQUE", "until-processed", "SCOPE", "mesh")
+		}
+		if mesh {
+			assert.Equal(t, int64(10), flushedMesh(t, m[2], "q"))
+		} else {
+			assert.Equal(t, int64(10), m[0].Do("QFLUSH", "q").Int())
+		}
+		for i := range 10 {
+			harness.Await(t, 10*time.Second, "the key to be free", func() bool {
+				v := m[1].Do("ADDJOB", "q", fmt.Sprint(i), 10_000, "REPLICATE", 2, "RETRY", 1000, "UNIQUE", "until-processed", "SCOPE", "mesh")
+				return v.Kind == '+'
+			})
+		}
+		assert.Equal(t, int64(10), flushedMesh(t, m[2], "q"))
+	}
+}
+
+// X7: what a flushed deferred job blocks in another queue goes with it; what waits for a flushed one does as its ONDEAD says.
+func TestLifeX7(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	deferred := added(t, m[0].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "DEFERRED")
+	blocked := added(t, m[0].Dial(), "p", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "BLOCKEDBY", deferred)
+	parent := added(t, m[0].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 1000)
+	runs := added(t, m[0].Dial(), "p", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "AFTER", parent, "ONDEAD", "run")
+	drops := added(t, m[0].Dial(), "p", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "AFTER", parent, "ONDEAD", "drop")
+	assert.Equal(t, int64(2), flushedMesh(t, m[1], "q"))
+	harness.Await(t, 10*time.Second, "the dependents to follow", func() bool {
+		for _, s := range m {
+			if !s.Do("SHOW", blocked).Null || !s.Do("SHOW", drops).Null {
+				return false
+			}
+		}
+		return true
+	})
+	v := m[2].Do("GETJOB", "TIMEOUT", 20_000, "FROM", "p")
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, runs, v.Elems[0].Elems[1].Str)
+}
+
+// A queue that gets the name of a flushed one with its jobs keeps them, at all nodes and after a restart; so does a job that is released
+// into the queue.
+func TestFlushSparesWhatComesLater(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes")
+	var ids []string
+	for range 5 {
+		ids = append(ids, added(t, m[0].Dial(), "a", "b", 10_000, "REPLICATE", 1, "RETRY", 1000))
+	}
+	deferred := added(t, m[0].Dial(), "b", "b", 10_000, "REPLICATE", 3, "RETRY", 1000, "DEFERRED")
+	m.spread(t, 9, "q", "RETRY", 1000)
+	assert.Equal(t, int64(9), flushedMesh(t, m[1], "q"))
+	require.Equal(t, int64(3), m[0].Do("RELEASEJOB", deferred, "QUEUE", "q").Int())
+	m[0].Stop()
+	m[0].Restart()
+	m.await(t, 3)
+	awaitCount(t, m[0], "q", "len", 1)
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", deferred).Int())
+	require.Equal(t, "OK", m[0].Do("RENAME", "a", "q").Str)
+	m[0].Stop()
+	m[0].Restart()
+	m.await(t, 3)
+	assert.Equal(t, int64(5), m[0].Do("QLEN", "q").Int())
+	c := m[2].Dial()
+	for range ids {
+		v := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+		require.Len(t, v.Elems, 1, "%v", v)
+		require.Equal(t, int64(1), c.Do("ACKJOB", v.Elems[0].Elems[1].Str).Int())
+	}
+}
