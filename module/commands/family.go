@@ -168,35 +168,20 @@ func (m *module) cancelJob(c *rm.Ctx) {
 	m.carryOut(c)
 }
 
-// States that only clients see: to the engine such jobs are active.
-const (
-	stateDeferred = uint8(len(stateNames)) + iota
-	stateBlocked
-	stateDelayed // SHOW calls such a job active, as in Disque; only JSCAN STATE knows this state
-)
-
 var heldNames = [...]string{"deferred", "blocked", "delayed"}
 
-// stateOf returns a job's state as clients see it.
-func (m *module) stateOf(j *store.Job) (state uint8, name string) {
-	switch deferred, blocked := m.node.Waits(j); {
-	case deferred:
-		return stateDeferred, heldNames[0]
-	case blocked:
-		return stateBlocked, heldNames[1]
+// stateName is the name of a state that clients see.
+func stateName(state uint8) string {
+	if state < engine.StateDeferred {
+		return stateNames[state]
 	}
-	return j.State, stateNames[j.State]
-}
-
-func (m *module) inStates(j *store.Job, states uint8) bool {
-	state, _ := m.stateOf(j)
-	return states>>state&1 != 0 || j.Reason() == store.Delayed && states>>stateDelayed&1 != 0
+	return heldNames[state-engine.StateDeferred]
 }
 
 func heldNamed(b []byte) (uint8, bool) {
 	for i, name := range heldNames {
 		if is(b, upper(name)) {
-			return stateDeferred + uint8(i), true
+			return engine.StateDeferred + uint8(i), true
 		}
 	}
 	return 0, false

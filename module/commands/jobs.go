@@ -458,7 +458,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("queue")
 	bulkOrNull(c, j.Queue.NameBytes(), !nameless)
 	c.Text("state")
-	_, name := m.stateOf(j)
+	name := stateName(m.node.StateOf(j))
 	c.Text(name)
 	for _, f := range [...]struct {
 		name  string
@@ -631,9 +631,13 @@ func (m *module) jobScan(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	if s.mesh {
+		m.scanMeshJobs(c, s)
+		return
+	}
 	sight := newSight(c)
 	found, next := search(&s, m.jobs[:0], m.node.ScanJobs, func(j *store.Job) bool {
-		return !m.node.Nameless(j) && sight.queue(j.Queue) && m.node.Lives(j.Queue) && (s.states == 0 || m.inStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
+		return !m.node.Nameless(j) && sight.queue(j.Queue) && m.node.Lives(j.Queue) && (s.states == 0 || m.node.InStates(j, s.states)) && (!s.byQueue || string(j.Queue.NameBytes()) == string(s.queue))
 	})
 	m.jobs = found[:0]
 	putCursor(c, next)

@@ -2,20 +2,21 @@ package commands
 
 import (
 	"encoding/hex"
+	"slices"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
-// Commands with MESH ask all nodes: WIP, QLEN, QSTAT and QSCAN. They share the options, and the wait for the answers.
+// Commands with MESH ask all nodes: WIP, QLEN, QSTAT, QSCAN, JSCAN and QFLUSH. They share the options, and the wait for the answers.
 
 const meshTimeout = 1_000 // ms that MESH waits for the other nodes, without TIMEOUT or with 0
 
 const (
 	errAloneTimeout engine.Refusal = "ERR TIMEOUT is for MESH: nobody else is asked without"
 	errMeshWaits    engine.Refusal = "ERR MESH has to wait for the other nodes, which MULTI and scripts can't: ask each node by itself"
-	errMeshScan     engine.Refusal = "ERR with MESH a call of QSCAN lists a page of one node's queues: COUNT must be between 1 and 1000, and BUSYLOOP and IMPORTRATE are for one node alone"
+	errMeshScan     engine.Refusal = "ERR with MESH a call of QSCAN or JSCAN lists a page of one node's queues or jobs: COUNT must be between 1 and 1000, and BUSYLOOP, IMPORTRATE and REPLY all are for one node alone"
 )
 
 // meshOptions are MESH and TIMEOUT.
@@ -235,6 +236,31 @@ func (m *module) scanMesh(c *rm.Ctx, s scan) {
 			c.Array(2)
 			c.Text(string(q.Name))
 			c.Int(int64(q.Len))
+		}
+		putUnanswered(c, a)
+	})
+}
+
+// scanMeshJobs is JSCAN with MESH. The user's rights are looked at when the node has answered.
+func (m *module) scanMeshJobs(c *rm.Ctx, s scan) {
+	sight := newSight(c)
+	ask := func() (engine.Pending, *engine.MeshAnswer) {
+		return m.node.AskJobs(s.cursor, int(s.count), engine.JobFilter{Queue: s.queue, ByQueue: s.byQueue, States: s.states}, s.timeout)
+	}
+	m.askMesh(c, ask, func(c *rm.Ctx, a *engine.MeshAnswer) {
+		found := slices.DeleteFunc(a.Jobs, func(j engine.MeshJob) bool { return !sight.name(j.Queue) })
+		c.Map(3)
+		c.Text("cursor")
+		c.Text(formatCursor(a.Next))
+		c.Text("jobs")
+		c.Array(len(found))
+		for i := range found {
+			j := &found[i]
+			c.Array(4)
+			c.Text(j.ID.String())
+			c.Bulk(j.Queue)
+			c.Text(stateName(j.State))
+			c.Text(j.Node.String())
 		}
 		putUnanswered(c, a)
 	})

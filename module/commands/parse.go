@@ -283,7 +283,7 @@ func parseGet(c args) (g get, err error) {
 
 // scan is a parsed QSCAN or JSCAN.
 type scan struct {
-	meshOptions    // of QSCAN
+	meshOptions
 	cursor         uint64
 	count          int64
 	busy           bool
@@ -304,15 +304,13 @@ func parseScan(c args, jobs bool) (s scan, err error) {
 	for i := 1; i < n; i++ {
 		opt, more := c.Arg(i), i+1 < n
 		var number *int64
-		if !jobs {
-			took, err := s.option(c, i)
-			if err != nil {
-				return s, err
-			}
-			if took > 0 {
-				i += took - 1
-				continue
-			}
+		took, err := s.option(c, i)
+		if err != nil {
+			return s, err
+		}
+		if took > 0 {
+			i += took - 1
+			continue
 		}
 		switch {
 		case is(opt, "BUSYLOOP"):
@@ -366,7 +364,7 @@ func parseScan(c args, jobs bool) (s scan, err error) {
 		}
 		*number = v
 	}
-	if s.mesh && (s.busy || s.importRate != -1 || s.count < 1 || s.count > engine.MaxMeshQueues) {
+	if s.mesh && (s.busy || s.importRate != -1 || s.all || s.count < 1 || s.count > engine.MaxMeshQueues) {
 		return s, errMeshScan
 	}
 	return s, s.complete()

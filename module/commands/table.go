@@ -107,10 +107,10 @@ func (m *module) commands() []rm.Command {
 			Summary: "Walks through the queues, of this node or of the mesh.", Complexity: "O(1) for each call, O(N) for all N queues; with MESH each call costs the other nodes O(N) with N queues listed", Since: since, Arity: -1, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "jscan", Run: m.jobScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
-			Summary: "Walks through the jobs.", Complexity: "O(1) for each call, O(N) for all N jobs", Since: since, Arity: -1, Tips: "nondeterministic_output",
+			Summary: "Walks through the jobs, of this node or of the mesh.", Complexity: "O(1) for each call, O(N) for all N jobs", Since: since, Arity: -1, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"),
 				{Name: "queue", Kind: rm.ArgString, Token: "QUEUE", Optional: true}, {Name: "state", Kind: rm.ArgString, Token: "STATE", Optional: true, Multiple: true, Repeat: true},
-				{Name: "reply", Kind: rm.ArgOneOf, Token: "REPLY", Optional: true, Sub: []rm.Arg{{Name: "all", Kind: rm.ArgToken, Token: "all"}, {Name: "id", Kind: rm.ArgToken, Token: "id"}}}}}},
+				{Name: "reply", Kind: rm.ArgOneOf, Token: "REPLY", Optional: true, Sub: []rm.Arg{{Name: "all", Kind: rm.ArgToken, Token: "all"}, {Name: "id", Kind: rm.ArgToken, Token: "id"}}}, word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "pause", Run: m.pause, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Pauses a queue's input or output, or tells whether they are paused.", Complexity: "O(1)", Since: since, Arity: -3, Keys: firstKey(rm.KeyModify),
 			Args: []rm.Arg{keyArg(), {Name: "option", Kind: rm.ArgOneOf, Multiple: true, Sub: []rm.Arg{

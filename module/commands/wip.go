@@ -75,9 +75,9 @@ func (m *module) workInProgress(c *rm.Ctx) {
 func putMeshWIP(c *rm.Ctx, got *engine.MeshAnswer) {
 	c.Map(2)
 	c.Text("jobs")
-	c.Array(len(got.Jobs))
-	for i := range got.Jobs {
-		putProgress(c, &got.Jobs[i], true)
+	c.Array(len(got.Work))
+	for i := range got.Work {
+		putProgress(c, &got.Work[i], true)
 	}
 	putUnanswered(c, got)
 }

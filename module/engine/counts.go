@@ -307,6 +307,18 @@ func nodeOf(node wire.Node) uint64 { return uint64(node) >> 32 }
 // [MaxMeshQueues]. See askMesh.
 func (n *Node) AskQueues(cursor uint64, count int, timeout int64) (p Pending, now *MeshAnswer) {
 	q := n.newQuestion(timeout)
+	cursor = n.choosePage(q, cursor)
+	if p := n.mesh.ByName(q.page); p != nil && n.canAsk(p, wire.AskQueues) {
+		return n.askMesh(q, &wire.Message{Kind: wire.AskQueues, Count: uint32(count), Round: cursor}, wire.Queues, []*Peer{p})
+	}
+	if q.page == n.self.Node() {
+		q.list(n.page(cursor, count))
+	}
+	return n.askMesh(q, n.countQueues(q), wire.Counts, n.mesh.All())
+}
+
+// choosePage finds the node that a cursor is about, and returns the cursor of that node's table.
+func (n *Node) choosePage(q *question, cursor uint64) uint64 {
 	nodes := append(n.mesh.Nodes(), n.self.Node())
 	slices.SortFunc(nodes, func(a, b wire.Node) int { return cmp.Compare(nodeOf(a), nodeOf(b)) })
 	for i, node := range nodes {
@@ -322,14 +334,7 @@ func (n *Node) AskQueues(cursor uint64, count int, timeout int64) (p Pending, no
 	if nodeOf(q.page) != cursor&cursorNode {
 		cursor = 0 // the scan begins, or the node of the cursor was forgotten
 	}
-	cursor &^= cursorNode
-	if p := n.mesh.ByName(q.page); p != nil && n.canAsk(p, wire.AskQueues) {
-		return n.askMesh(q, &wire.Message{Kind: wire.AskQueues, Count: uint32(count), Round: cursor}, wire.Queues, []*Peer{p})
-	}
-	if q.page == n.self.Node() {
-		q.list(n.page(cursor, count))
-	}
-	return n.askMesh(q, n.countQueues(q), wire.Counts, n.mesh.All())
+	return cursor &^ cursorNode
 }
 
 // list notes a page of a node's queues, and where that node's next page begins; 0: it has none.
@@ -337,6 +342,11 @@ func (q *question) list(names [][]byte, next uint64) {
 	for _, name := range names {
 		q.got.Queues = append(q.got.Queues, MeshCounts{Name: slices.Clone(name)})
 	}
+	q.turnPage(next)
+}
+
+// turnPage notes where the next page of the same node begins; 0: it has none.
+func (q *question) turnPage(next uint64) {
 	if next != 0 {
 		q.got.Next = next&^cursorNode | nodeOf(q.page)
 	}
@@ -397,12 +407,21 @@ func appendName(b, name []byte) []byte {
 func readNames(b []byte) (names [][]byte, err error) {
 	whole := len(b)
 	for len(b) > 0 {
-		size, used := binary.Uvarint(b)
-		if used <= 0 || size > uint64(len(b)-used) || len(names) == namesMost {
+		name, rest, err := readName(b)
+		if err != nil || len(names) == namesMost {
 			return nil, fmt.Errorf("%w: a list of names is cut off, or too long, at byte %d of %d", wire.ErrMessage, whole-len(b), whole)
 		}
-		end := used + int(size)
-		names, b = append(names, b[used:end]), b[end:]
+		names, b = append(names, name), rest
 	}
 	return names, nil
+}
+
+// readName reads one name, and returns what follows it.
+func readName(b []byte) (name, rest []byte, err error) {
+	size, used := binary.Uvarint(b)
+	if used <= 0 || size > uint64(len(b)-used) {
+		return nil, nil, fmt.Errorf("%w: a name is cut off", wire.ErrMessage)
+	}
+	end := used + int(size)
+	return b[used:end], b[end:], nil
 }

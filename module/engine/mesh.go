@@ -143,9 +143,11 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.mesh.OnFailed(m)
 	case wire.AskWork:
 		n.onAskWork(p, m)
+	case wire.AskJobs:
+		n.onAskJobs(p, m)
 	case wire.AskFlush:
 		return n.onAskFlush(p, m)
-	case wire.Work, wire.Counts, wire.Queues, wire.Flushed:
+	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:
 		return n.onAskCopies(p, m)

@@ -41,6 +41,7 @@ type Features struct {
 	Counts  bool // questions for counts: AskCounts and AskQueues
 	Copies  bool // questions for copies: AskCopies
 	Entries bool // what all nodes are to know alike: Entries and EntrySums
+	Jobs    bool // questions for lists of jobs: AskJobs
 	Flushes bool // flushes of the whole mesh: AskFlush
 }
 

@@ -10,15 +10,16 @@ import (
 )
 
 // A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
-// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), QFLUSH (flush.go).
+// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go).
 
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
-	Jobs       []InProgress  // WIP: each job once
+	Work       []InProgress  // WIP: each job once
+	Jobs       []MeshJob     // JSCAN
 	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
 	Flushed    uint64        // QFLUSH: jobs that have gone
-	Next       uint64        // QSCAN: the next cursor; 0: the scan is over
+	Next       uint64        // QSCAN, JSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
 }
 
@@ -107,6 +108,8 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 		return true
 	case kind == wire.AskFlush:
 		return f.Flushes
+	case kind == wire.AskJobs:
+		return f.Jobs
 	default:
 		return f.Counts
 	}
@@ -173,6 +176,8 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		return n.takeWork(q, p, m)
 	case wire.Queues:
 		return n.takePage(q, p, m)
+	case wire.Jobs:
+		return q.takeJobs(p, m)
 	case wire.Flushed:
 		n.takeFlushed(q, m)
 		return nil
@@ -218,13 +223,6 @@ func (n *Node) answerQuestion(q *question) (cost int) {
 	cost = 1 + (len(q.got.Queues)+len(q.got.Jobs))/answerPiece
 	n.dropQuestion(q.number)
 	n.makeAnswer(q)
-	if q.awaits == wire.Queues { // its node has no names for the others to count
-		for _, p := range n.mesh.All() {
-			if !n.canAsk(p, wire.AskCounts) && !slices.Contains(q.open, p) {
-				q.got.Unanswered = append(q.got.Unanswered, p.ID)
-			}
-		}
-	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})
 	return cost
 }
@@ -232,13 +230,20 @@ func (n *Node) answerQuestion(q *question) (cost int) {
 // makeAnswer makes the answer from what was gathered.
 func (n *Node) makeAnswer(q *question) {
 	if q.awaits == wire.Work {
-		q.got.Jobs = chooseJobs(q.got.Jobs, q.count)
+		q.got.Work = chooseJobs(q.got.Work, q.count)
 	}
 	for i := range q.got.Queues {
 		q.got.Queues[i].conclude()
 	}
 	for _, p := range q.open {
 		q.got.Unanswered = append(q.got.Unanswered, p.ID)
+	}
+	if kind := map[wire.Kind]wire.Kind{wire.Queues: wire.AskCounts, wire.Jobs: wire.AskJobs}[q.awaits]; kind != 0 { // only the node of the page was asked
+		for _, p := range n.mesh.All() {
+			if !n.canAsk(p, kind) && !slices.Contains(q.open, p) {
+				q.got.Unanswered = append(q.got.Unanswered, p.ID)
+			}
+		}
 	}
 	if q.flush != nil {
 		q.got.Flushed += q.flush.jobs

@@ -189,7 +189,7 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true})
+	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true})
 	m.Table.Up(id, addr, met)
 }
 
@@ -398,7 +398,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
-	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED",
+	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 

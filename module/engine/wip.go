@@ -264,7 +264,7 @@ func (n *Node) Counted(r store.Reason) uint64 { return n.store.Counted(r) }
 func (n *Node) AskWIP(name []byte, count int, overdue bool, timeout int64) (p Pending, now *MeshAnswer) {
 	q := n.newQuestion(timeout)
 	q.count = count
-	q.got.Jobs = n.WIP(n.Queue(name), count, overdue)
+	q.got.Work = n.WIP(n.Queue(name), count, overdue)
 	m := wire.Message{Kind: wire.AskWork, Count: uint32(count), Queue: name}
 	if overdue {
 		m.Flags = wire.Overdue
@@ -309,7 +309,7 @@ func (n *Node) takeWork(q *question, p *Peer, m *wire.Message) error {
 		jobs[k].Node = p.ID
 	}
 	if err == nil {
-		q.got.Jobs = append(q.got.Jobs, jobs...)
+		q.got.Work = append(q.got.Work, jobs...)
 	}
 	return err
 }

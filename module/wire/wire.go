@@ -145,6 +145,12 @@ const (
 	AskFlush
 	// Flushed: Round jobs that the sender counts have gone.
 	Flushed
+	// AskJobs asks for a page of the jobs that the receiver counts, about Count of them, from the cursor Round on. Members has a bit
+	// for each state that is wanted; 0: all are. With OneQueue only jobs of the queue named are wanted. Span is any number. The answer
+	// is Jobs, with the same Span.
+	AskJobs
+	// Jobs lists such jobs, in Queue, in a form that package engine defines. Round is the next cursor, 0 at the end.
+	Jobs
 	kinds
 )
 
@@ -204,6 +210,7 @@ const (
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
 	Newest    = NoReply   // AskFlush: it asks for the newest creation time of the receiver's jobs; Flushed: Round is that time
+	OneQueue  = NoReply   // AskJobs
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
@@ -483,6 +490,8 @@ var parts = [kinds]uint16{
 	Copies:    hasCount | hasSpan | hasQueue,
 	AskFlush:  hasSpan | hasQueue,
 	Flushed:   hasSpan | hasRound,
+	AskJobs:   hasCount | hasSpan | hasQueue | hasRound | hasMembers,
+	Jobs:      hasSpan | hasQueue | hasRound,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

@@ -232,3 +232,78 @@ func TestLifeV4(t *testing.T) {
 		return slices.Equal(unanswered, []string{gone}) && len(left) == 210 && left["shared1"] == 20
 	})
 }
+
+// jobsOfMesh goes through all jobs of the mesh, and returns queue, state and node of each. No job comes twice.
+func jobsOfMesh(t *testing.T, c *harness.Conn, options ...any) (jobs map[string][3]string, unanswered []string) {
+	t.Helper()
+	jobs = map[string][3]string{}
+	for cursor, calls := "0", 0; calls == 0 || cursor != "0"; calls++ {
+		v := c.Do(append([]any{"JSCAN", cursor, "MESH"}, options...)...)
+		cursor = v.Field("cursor").Str
+		require.NotEmpty(t, cursor, "%v", v)
+		for _, j := range v.Field("jobs").Elems {
+			require.NotContains(t, jobs, j.Elems[0].Str)
+			jobs[j.Elems[0].Str] = [3]string{j.Elems[1].Str, j.Elems[2].Str, j.Elems[3].Str}
+		}
+		unanswered = v.Field("unanswered").Strings()
+		require.Less(t, calls, 10_000)
+	}
+	return jobs, unanswered
+}
+
+// A scan over the mesh has each job once, with its queue, its state, and the node that counts it.
+func TestAScanOfTheMeshsJobs(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	want := map[string][3]string{}
+	for i, s := range m {
+		c := s.Dial()
+		for range 100 {
+			want[added(t, c, "q", "b", 20_000, "REPLICATE", 3, "RETRY", 1000)] = [3]string{"q", "queued", m.id(i)}
+		}
+		want[added(t, c, "later", "b", 20_000, "REPLICATE", 3, "RETRY", 1000, "DELAY", 1000)] = [3]string{"later", "delayed", m.id(i)}
+		deferred := added(t, c, "held", "b", 20_000, "REPLICATE", 3, "RETRY", 1000, "DEFERRED")
+		want[deferred] = [3]string{"held", "deferred", m.id(i)}
+		want[added(t, c, "held", "b", 20_000, "REPLICATE", 3, "RETRY", 1000, "BLOCKEDBY", deferred)] = [3]string{"held", "blocked", m.id(i)}
+		want[added(t, c, "once", "b", 20_000, "REPLICATE", 1, "RETRY", 0)] = [3]string{"once", "active", m.id(i)}
+		fetched(t, c, "once")
+		id := fetched(t, c, "q")
+		want[id] = [3]string{"q", "active", m.id(i)}
+		done := fetched(t, c, "q")
+		require.Equal(t, int64(1), c.Do("ACKJOB", done).Int())
+		delete(want, done)
+	}
+	for _, s := range m {
+		got, unanswered := jobsOfMesh(t, s.Dial())
+		assert.Equal(t, want, got)
+		assert.Empty(t, unanswered)
+	}
+	c := m[1].Dial()
+	count := func(options ...any) int {
+		got, _ := jobsOfMesh(t, c, options...)
+		return len(got)
+	}
+	assert.Equal(t, len(want), count("COUNT", 7))
+	assert.Equal(t, 3, count("QUEUE", "once"))
+	assert.Equal(t, 6, count("STATE", "deferred", "STATE", "blocked"))
+	assert.Equal(t, 3, count("STATE", "delayed", "QUEUE", "later", "COUNT", 1))
+	assert.Equal(t, 6, count("STATE", "active", "COUNT", 1000))
+	for _, bad := range [][]any{{"BUSYLOOP"}, {"REPLY", "all"}, {"COUNT", 0}, {"COUNT", 1001}} {
+		assert.Contains(t, c.Do(append([]any{"JSCAN", 0, "MESH"}, bad...)...).Str, "ERR with MESH a call", "%v", bad)
+	}
+
+	// The rights of the user count for each queue.
+	require.Equal(t, "OK", c.Do("ACL", "SETUSER", "limited", "on", ">secret", "~later", "+@all").Str)
+	limited := m[1].Dial()
+	require.Equal(t, "OK", limited.Do("AUTH", "limited", "secret").Str)
+	seen, _ := jobsOfMesh(t, limited)
+	assert.Len(t, seen, 3)
+
+	// While a node is away its own jobs are missing, and the scan names it.
+	gone := m.id(0)
+	m[0].Kill()
+	harness.Await(t, 10*time.Second, "the scan to leave it out", func() bool {
+		left, unanswered := jobsOfMesh(t, c, "TIMEOUT", 5000, "QUEUE", "later")
+		return slices.Equal(unanswered, []string{gone}) && len(left) == 2
+	})
+}

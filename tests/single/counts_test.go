@@ -69,7 +69,7 @@ func TestCountsErrors(t *testing.T) {
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("SET", "s", "x")
-	page := "ERR with MESH a call of QSCAN lists a page of one node's queues: COUNT must be between 1 and 1000, and BUSYLOOP and IMPORTRATE are for one node alone"
+	page := "ERR with MESH a call of QSCAN or JSCAN lists a page of one node's queues or jobs: COUNT must be between 1 and 1000, and BUSYLOOP, IMPORTRATE and REPLY all are for one node alone"
 	for _, want := range []struct {
 		text string
 		args []any
