@@ -161,7 +161,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.NullArray()
 		return
 	}
-	c.Map(17)
+	c.Map(18)
 	c.Text("name")
 	c.Bulk(name)
 	putCounts(c, count{"len", q.Len}, count{"age", q.Age}, count{"idle", q.Idle}, count{"blocked", q.Waiters})
@@ -175,7 +175,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Text("pause")
 	c.Text(pauseNames[q.Pause])
 	putCounts(c, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
-		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies}, count{"oldest", q.Oldest})
+		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
 }
 
 // count is a field of an answer.
@@ -193,12 +193,12 @@ func putCounts(c *rm.Ctx, counts ...count) {
 
 func putMeshStat(c *rm.Ctx, a *engine.MeshAnswer) {
 	q := &a.Queues[0]
-	c.Map(17)
+	c.Map(18)
 	c.Text("name")
 	c.Text(string(q.Name))
 	putCounts(c, count{"len", q.Len}, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.Deferred}, count{"jobs-blocked", q.Blocked}, count{"blocked", q.Waiters},
-		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest})
+		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
 	c.Text("pause")
 	c.Text(pauseNames[q.Pause])
 	c.Text("nodes")

@@ -37,15 +37,16 @@ type Counts struct {
 	Pause                              uint64 // PauseIn, PauseOut
 	DeferredCopies, BlockedCopies      uint64 // at this node, whoever counts them; of a mesh: the most at one node
 	Oldest                             uint64 // s, since the first of the jobs that can be fetched was added
+	Dead                               uint64 // jobs that wait in the queue's dead-letter queue
 }
 
-const countFields = 16
+const countFields = 17
 
 // fields are the counts in the order that Counts, the message, has them.
 func (c *Counts) fields() [countFields]*uint64 {
 	return [...]*uint64{
 		&c.Len, &c.InProgress, &c.Overdue, &c.HeldBack, &c.Delayed, &c.Deferred, &c.Blocked,
-		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest,
+		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest, &c.Dead,
 	}
 }
 
@@ -91,7 +92,13 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 	if q != nil && !n.Visible(q) {
 		q = nil
 	}
-	if q == nil && clients == 0 {
+	var dead uint64
+	if d := n.Queue(append(slices.Clip(name), DeadSuffix...)); d != nil {
+		if dead = d.Waiting(); dead > 0 && q == nil && clients == 0 {
+			since, last = d.Created, d.ATime
+		}
+	}
+	if q == nil && clients == 0 && dead == 0 {
 		return c, false
 	}
 	if q != nil {
@@ -106,7 +113,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 			c.Oldest = uint64(max(0, n.now-int64(j.CTime/1_000_000)) / 1000)
 		}
 	}
-	c.Waiters = uint64(clients)
+	c.Waiters, c.Dead = uint64(clients), dead
 	c.Age, c.Idle = uint64(max(0, n.now-since)/1000), uint64(max(0, n.now-last)/1000)
 	return c, true
 }

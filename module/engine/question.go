@@ -220,7 +220,7 @@ func (n *Node) endQuestion(q *question) (cost int) {
 
 // answerQuestion ends a question, and returns how much that takes of waitSlice.
 func (n *Node) answerQuestion(q *question) (cost int) {
-	cost = 1 + (len(q.got.Queues)+len(q.got.Jobs))/answerPiece
+	cost = 1 + (len(q.got.Queues)+len(q.got.Work)+len(q.got.Jobs))/answerPiece
 	n.dropQuestion(q.number)
 	n.makeAnswer(q)
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})

@@ -307,3 +307,21 @@ func TestAScanOfTheMeshsJobs(t *testing.T) {
 		return slices.Equal(unanswered, []string{gone}) && len(left) == 2
 	})
 }
+
+// QSTAT counts the jobs in a queue's dead-letter queue, at this node and over the mesh.
+func TestDeadLettersAreCounted(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for range 2 {
+		for i, s := range m {
+			parent := added(t, s.Dial(), fmt.Sprint("p", i), "b", 20_000, "REPLICATE", 1, "RETRY", 1000)
+			added(t, s.Dial(), "q", "b", 20_000, "REPLICATE", 1, "RETRY", 1000, "AFTER", parent, "ONDEAD", "dead")
+			require.Equal(t, int64(1), s.Do("CANCELJOB", parent).Int())
+		}
+	}
+	for _, s := range m {
+		harness.Await(t, 10*time.Second, "all to be dead", func() bool { return s.Do("QSTAT", "q", "MESH").Field("dead").Int() == 6 })
+		assert.Equal(t, int64(2), s.Do("QSTAT", "q").Field("dead").Int())
+		assert.Zero(t, s.Do("QSTAT", "q:dead").Field("dead").Int())
+	}
+}

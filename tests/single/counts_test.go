@@ -26,13 +26,13 @@ func TestCountsAlone(t *testing.T) {
 	assert.Empty(t, v.Field("unanswered").Elems)
 
 	v = c.Do("QSTAT", "q", "mesh", "timeout", 5)
-	require.Len(t, v.Elems, 2*17)
+	require.Len(t, v.Elems, 2*18)
 	var names []string
 	for i := 0; i < len(v.Elems); i += 2 {
 		names = append(names, v.Elems[i].Str)
 	}
 	assert.Equal(t, []string{"name", "len", "in-progress", "overdue", "held-back", "delayed", "deferred", "jobs-blocked", "blocked",
-		"jobs-in", "jobs-out", "age", "idle", "oldest", "pause", "nodes", "unanswered"}, names)
+		"jobs-in", "jobs-out", "age", "idle", "oldest", "dead", "pause", "nodes", "unanswered"}, names)
 	for field, want := range map[string]int64{"len": 1, "in-progress": 1, "jobs-in": 2, "jobs-out": 1} {
 		assert.Equal(t, want, v.Field(field).Int(), field)
 	}
@@ -86,12 +86,14 @@ func TestCountsErrors(t *testing.T) {
 		{page, []any{"QSCAN", "MESH", "COUNT", 1001}},
 		{page, []any{"QSCAN", "MESH", "BUSYLOOP"}},
 		{page, []any{"QSCAN", "MESH", "IMPORTRATE", 1}},
-		{"ERR invalid cursor or option name", []any{"JSCAN", "MESH"}},
+		{page, []any{"JSCAN", "MESH", "BUSYLOOP"}},
+		{page, []any{"JSCAN", "MESH", "REPLY", "all"}},
+		{"ERR TIMEOUT is for MESH: nobody else is asked without", []any{"JSCAN", "TIMEOUT", 5}},
 	} {
 		v := c.Do(want.args...)
 		assert.True(t, v.Err(want.text), "%v: %v", want.args, v)
 	}
-	for _, args := range [][]any{{"QLEN", "q", "MESH"}, {"QSTAT", "q", "MESH"}, {"QSCAN", "MESH"}} {
+	for _, args := range [][]any{{"QLEN", "q", "MESH"}, {"QSTAT", "q", "MESH"}, {"QSCAN", "MESH"}, {"JSCAN", "MESH"}} {
 		c.Do("MULTI")
 		c.Do(args...)
 		v := c.Do("EXEC")
