@@ -258,7 +258,7 @@ func (m *module) scanMeshJobs(c *rm.Ctx, s scan) {
 			j := &found[i]
 			c.Array(4)
 			c.Text(j.ID.String())
-			c.Bulk(j.Queue)
+			c.Text(string(j.Queue))
 			c.Text(stateName(j.State))
 			c.Text(j.Node.String())
 		}

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"jobmesh/module/entries"
 	"jobmesh/module/store"
@@ -563,7 +564,7 @@ func (n *Node) endFlush(key flushKey, fl *flushing) {
 			continue
 		}
 		q.got.Flushed += fl.jobs
-		if q.flush = nil; n.settled(q) {
+		if q.flush = nil; n.settled(q) || !slices.ContainsFunc(q.open, n.mayAnswer) {
 			n.answerQuestion(q)
 		}
 	}
