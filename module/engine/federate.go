@@ -14,8 +14,9 @@ const (
 	rateBucket     = 1_000
 	broadcastFirst = 2_000
 	broadcastLast  = 30_000
-	broadcastSome  = 4_000 // instead of broadcastLast, where few clients wait
-	broadcastEach  = 2     // ms for each message, for the interval grows with the number of lines and nodes
+	broadcastSome  = 4_000  // instead of broadcastMost, where few clients wait
+	broadcastEach  = 180    // ms for each message, for the interval grows with the number of lines and nodes
+	broadcastMost  = 50_000 // less than demandMS, after which nodes forget who asked
 	directFirst    = 25
 	directLast     = 2_000
 	askLeast       = 5
@@ -47,6 +48,7 @@ type imports struct {
 	spares         []wire.Node // nodes that have told that jobs lie there, and weren't asked since
 	paused         bool        // all were told that nobody here can be given jobs
 	anew           uint32      // Node.anew, as seen last
+	met            uint64      // Node.met, when all were asked last
 }
 
 type responder struct {
@@ -134,7 +136,11 @@ func (n *Node) need(list *waitList) {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading {
 		return
 	}
+	imp := n.importsOf(list.name)
 	if n.givesNothing([]byte(list.name)) {
+		if imp.met != n.met {
+			imp.met, imp.paused = n.met, false
+		}
 		n.wantNone(list.name)
 		n.askAt(list, n.now+max(pausedMS, int64(len(n.lines))/10))
 		return
@@ -143,7 +149,6 @@ func (n *Node) need(list *waitList) {
 		n.askAt(list, n.now+claimedMS)
 		return
 	}
-	imp := n.importsOf(list.name)
 	if imp.paused || imp.anew != n.anew {
 		imp.paused, imp.anew, imp.nextAll = false, n.anew, 0 // the others believe that nobody waits here
 	}
@@ -168,11 +173,15 @@ func (n *Node) need(list *waitList) {
 			imp.direct++
 		}
 	}
-	if n.now >= imp.nextAll {
-		m.Count = uint32(min(list.Len, askMost))
+	switch m.Count = uint32(min(list.Len, askMost)); {
+	case n.now >= imp.nextAll:
 		n.tellAll(&m)
-		imp.nextAll = n.now + min(int64(broadcastFirst)<<min(imp.all, 10), n.broadcastLeast())
+		imp.nextAll = n.now + min(max(int64(broadcastFirst)<<min(imp.all, 10), n.broadcastShare()), n.broadcastLeast())
 		imp.all++
+		imp.met = n.met
+	case imp.met != n.met:
+		n.tellWhere(&m, func(p *Peer) bool { return p.met > imp.met })
+		imp.met = n.met
 	}
 	at := imp.nextAll
 	if len(imp.from) > 0 {
@@ -188,8 +197,11 @@ func (n *Node) broadcastLeast() int64 {
 	if n.lazy {
 		return broadcastLast
 	}
-	return min(max(broadcastEach*int64(len(n.lines)*len(n.mesh.All())), broadcastSome), broadcastLast)
+	return min(max(n.broadcastShare(), broadcastSome), broadcastMost)
 }
+
+// broadcastShare is how much time the messages of all lines' next questions are to take, ms.
+func (n *Node) broadcastShare() int64 { return broadcastEach * int64(len(n.lines)*len(n.mesh.All())) }
 
 // givesNothing says whether a queue is paused in output here.
 func (n *Node) givesNothing(name []byte) bool {
@@ -660,17 +672,20 @@ const (
 	sweepSlice = 1000 // queues looked at in one tick for what is stale
 )
 
-// askAgain makes all lines ask, for a node is back. If there are very many, some ask a little later.
-func (n *Node) askAgain() {
-	n.askAnew()
-	n.askSome()
-}
-
 // askAnew makes each line ask all nodes next, also one to which its first client comes later: some nodes remember no more
 // that clients wait here.
 func (n *Node) askAnew() {
-	n.resumed = len(n.lines)
+	n.resumed, n.renews = len(n.lines), true
 	n.anew++
+}
+
+// askMet makes each line ask a node that was connected, or is heard again, also one to which its first client comes later: that node may
+// not remember that clients wait here.
+func (n *Node) askMet(p *Peer) {
+	n.met++
+	p.met = n.met
+	n.resumed = len(n.lines)
+	n.askSome()
 }
 
 // askSome makes the lines of waiting clients ask whose time has come.
@@ -683,7 +698,7 @@ func (n *Node) askSome() {
 	for n.resumed = min(n.resumed, len(n.lines)); n.resumed > 0 && budget > 0; budget-- {
 		n.resumed--
 		list := n.lines[n.resumed]
-		if imp := n.imports.Get(list.name); imp != nil {
+		if imp := n.imports.Get(list.name); imp != nil && n.renews {
 			imp.asked, imp.nextAll, imp.paused = min(imp.asked, n.now), 0, false
 			imp.last, imp.bucket = min(imp.last, n.now), min(imp.bucket, n.now)
 		}
@@ -694,6 +709,8 @@ func (n *Node) askSome() {
 	}
 	if n.resumed > 0 {
 		n.hurryTick()
+	} else {
+		n.renews = false
 	}
 	if len(n.asking) > 0 {
 		n.wake = min(n.wake, max(n.asking[0].due, n.now+1))

@@ -168,9 +168,11 @@ type Node struct {
 	waits       map[string]*waitList
 	lines       []*waitList               // the values of waits
 	asking      table.Schedule[*waitList] // the same lines, ordered by when they next ask other nodes
-	resumed     int                       // lines[:resumed] are to ask all nodes soon, see askAnew
+	resumed     int                       // lines[:resumed] are to ask soon, see askAnew and askMet
 	lineSeen    uint64                    // the number of the newest line
 	anew        uint32                    // how often askAnew was called
+	renews      bool                      // they are to ask all nodes, whenever they did so last
+	met         uint64                    // how many connections were made
 	waiters     waiters
 	blocked     int
 	unpaused    table.Roster[string, struct{}]   // queues that are no longer paused, and still have overdue jobs

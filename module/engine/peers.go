@@ -21,8 +21,9 @@ type Peer struct {
 	choked  int64      // monotonic: until then it takes too little to be given jobs
 	past    passing    // see behind
 	entries inStep
-	downAt  int64 // monotonic: when its connection ended, or when it became known
-	missing bool  // it is away for so long that its copies are made again
+	downAt  int64  // monotonic: when its connection ended, or when it became known
+	met     uint64 // the number of its last connection, see askMet
+	missing bool   // it is away for so long that its copies are made again
 }
 
 // members are the other nodes.
@@ -142,9 +143,9 @@ func (h *host) Down(p *Peer) {
 func (h *host) Silent(p *Peer) { h.node().givenSilent(p) }
 
 // Back is called when a node that was absent is heard again: meanwhile neither node gave jobs to the other.
-func (h *host) Back(*Peer) {
+func (h *host) Back(p *Peer) {
 	h.node().serveDemandsSoon()
-	h.node().askAgain()
+	h.node().askMet(p)
 }
 
 // Gone is called when a node's membership has ended. Jobs no longer count on it.

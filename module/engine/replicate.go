@@ -343,7 +343,7 @@ func (n *Node) resume(p *Peer) {
 		p.copies.open = true
 		n.hurryTick()
 	}
-	n.askAgain()
+	n.askMet(p)
 }
 
 // telling is a walk through all jobs for one node.

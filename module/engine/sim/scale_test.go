@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/wire"
 )
 
 var full = flag.Bool("sim.full", false, "measure with 10,000 jobs a mesh")
@@ -43,4 +45,23 @@ func TestScale(t *testing.T) {
 		}
 	}
 	assert.InDelta(t, perJob[[2]int{3, 10}], perJob[[2]int{3, 100}], perJob[[2]int{3, 10}]*0.5)
+}
+
+// Clients that wait at all nodes, for jobs that don't come, cost few messages, however many nodes there are.
+func TestIdleClients(t *testing.T) {
+	sizes := []int{3, 10, 30}
+	if *full {
+		sizes = append(sizes, 100, 300)
+	}
+	for _, nodes := range sizes {
+		s := newSim(7, Config{Nodes: nodes, Faults: Faults{MinDelay: 1, MaxDelay: 3}})
+		s.work()
+		s.run(s.now + 15_000)
+		asked, beats, began := s.Kinds[wire.NeedJobs], s.Beats, s.now
+		s.run(s.now + 90_000)
+		seconds := float64(s.now-began) / 1000 * float64(nodes)
+		demand := float64(s.Kinds[wire.NeedJobs]-asked) / seconds
+		t.Logf("%d nodes: a second at a node, %.1f messages for jobs, and %.1f heartbeats", nodes, demand, float64(s.Beats-beats)/seconds)
+		assert.Less(t, demand, 10.0)
+	}
 }
