@@ -15,7 +15,7 @@ const (
 	broadcastFirst = 2_000
 	broadcastLast  = 30_000
 	broadcastSome  = 4_000  // instead of broadcastMost, where few clients wait
-	broadcastEach  = 180    // ms for each message, for the interval grows with the number of lines and nodes
+	broadcastEach  = 220    // ms for each message, for the interval grows with the number of lines and nodes
 	broadcastMost  = 50_000 // less than demandMS, after which nodes forget who asked
 	directFirst    = 25
 	directLast     = 2_000

@@ -292,6 +292,14 @@ func (t *Table) retire(e *Entry) {
 	}
 }
 
+// recall takes back what retire has done: the clock was ahead.
+func (t *Table) recall(e *Entry) {
+	if e.retired {
+		t.count(e.leaf, e.sum)
+		e.retired = false
+	}
+}
+
 // Sweep lets old entries go that pass, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
 // the same entries as this one: none of them has an entry whose tombstone came before that.
 func (t *Table) Sweep(now, agreed int64) {
@@ -302,6 +310,7 @@ func (t *Table) Sweep(now, agreed int64) {
 			break
 		}
 		if now-e.Stamp.MS < keepMS {
+			t.recall(e)
 			continue
 		}
 		t.retire(e)
