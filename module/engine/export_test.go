@@ -30,4 +30,4 @@ func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 
 // SetLazy keeps the node from asking others what the rules have missed, so that a script shows what each rule does by
 // itself. No setting of the node does that: the questions come again and again, and put everything right.
-func (n *Node) SetLazy(yes bool) { n.lazy = yes }
+func (n *Node) SetLazy(yes bool) { n.lazy, n.locks.Lazy = yes, yes }

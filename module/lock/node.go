@@ -74,6 +74,8 @@ type Node struct {
 	sweep      int                  // hurried passes over the locks that are still to be made
 	lockCursor uint64               // of the pass over the table that removes locks which are over
 	lockLook   int64                // monotonic: when that pass went on last
+	orphanLook int64                // monotonic: from then on that pass may ask about a vote again, see lookForOrphan
+	Lazy       bool                 // set by scripts alone, which show a rule by itself: lookForOrphan finds nothing
 	stale      bool                 // in the last tick many of the locks were over
 	clearsAt   map[wire.Node]uint64 // the value of cleared when a node was connected
 	scratch    struct {

@@ -40,6 +40,23 @@ func (n *Node) CheckOrphan(l *store.Lock) {
 	}
 }
 
+// lookForOrphan is CheckOrphan now and then for a vote without a lease that stands in nobody's way. If the word of the job's end was lost
+// the vote would stay for good, and such votes would be more and more. A vote for a job that is only at other nodes is asked about as
+// well, so few are: one a second, or less in a large mesh.
+func (n *Node) lookForOrphan(l *store.Lock, now int64) {
+	if now < n.orphanLook || n.Lazy || n.mesh.Alone() || n.host.Now()-BegunAt(l.Token) < orphanAgeMS || !n.orphaned(l) {
+		return
+	}
+	n.orphanLook = now + max(orphanLookMS, orphanEachMS*int64(len(n.mesh.All())))
+	n.CheckOrphan(l)
+}
+
+const (
+	orphanAgeMS  = 60_000 // since the token of the vote was made
+	orphanLookMS = 1_000  // between two such questions, at least
+	orphanEachMS = 100    // for each node that is asked
+)
+
 // checkOrphanJob is CheckOrphan for a lock that this node may know only from other nodes.
 func (n *Node) checkOrphanJob(name []byte, id store.ID) { n.checkOrphanVote(name, id, false) }
 

@@ -57,6 +57,7 @@ func start(a *locktest.Actor, timeout int64, hear func(client any, r *lock.Resul
 	n.table = membership.New((*host)(n), timeout)
 	n.jobs = jobs{n: n, known: map[store.ID]*job{}}
 	n.locks = lock.New((*host)(n), &n.jobs, n.table.Mesh(), n.store)
+	n.locks.Lazy = true
 	n.locks.SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})
 	n.locks.SetSelf(a.ID)
 	n.table.SetSelf(a.ID)

@@ -496,6 +496,7 @@ func (n *Node) Tick() {
 				live++
 			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
 				n.votes.unleased = max(n.votes.unleased, now+promiseKeptMS)
+				n.lookForOrphan(l, now)
 			}
 		}
 		if n.lockCursor == 0 {
