@@ -29,11 +29,7 @@ func (m *module) flushQueue(c *rm.Ctx) {
 		return
 	}
 	if o.mesh {
-		p, now, err := m.node.FlushMesh(name, all, o.timeout)
-		if err != nil {
-			fail(c, err)
-			return
-		}
+		p, now := m.node.FlushMesh(name, all, o.timeout)
 		m.answerFlush(c, p, now, func(c *rm.Ctx) { c.NullArray() }, putMeshFlushed)
 		return
 	}

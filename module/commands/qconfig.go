@@ -419,8 +419,6 @@ func entryText(e *entries.Entry) string {
 		return fmt.Sprintf("zone of node %s: %s", e.Name, e.Value)
 	case e.Kind == engine.EntryPause:
 		return fmt.Sprintf("pause of %q", e.Name)
-	case e.Kind == engine.EntryFlush:
-		return fmt.Sprintf("flush of %q", e.Name)
 	case e.Kind != engine.EntrySettings:
 		return fmt.Sprintf("entry %d %q", e.Kind, e.Name)
 	case e.Deleted:

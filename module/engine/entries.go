@@ -15,10 +15,9 @@ import (
 
 // Kinds of entries. Package commands reads and writes those of settings.
 const (
-	EntrySettings entries.Kind = 1                        // of a queue, or of the queues of a pattern
-	EntryPause    entries.Kind = 2                        // of a queue: one byte, PauseIn and PauseOut
-	EntryZone     entries.Kind = 3                        // of a node, by its ID: the name of its zone
-	EntryFlush                 = entries.PassingKinds | 4 // of a queue: [Flush]
+	EntrySettings entries.Kind = 1 // of a queue, or of the queues of a pattern
+	EntryPause    entries.Kind = 2 // of a queue: one byte, PauseIn and PauseOut
+	EntryZone     entries.Kind = 3 // of a node, by its ID: the name of its zone
 	EntryOwn                   = entries.OwnKinds | EntrySettings
 )
 
@@ -38,7 +37,6 @@ type alike struct {
 	compare int64  // monotonic: when nodes compare what they know next
 	zone    string // of this node, as SetZone has set it
 	zones   map[wire.Node]string
-	flushes map[string]Flush // by the queue's name
 }
 
 // inStep is what is known of another node's entries.
@@ -52,32 +50,15 @@ func (n *Node) Entries() *entries.Table { return &n.alike.Table }
 
 // ChangeEntry changes an entry, or deletes it (nil), here and at all other nodes.
 func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
-	e := n.changeEntry(kind, name, value)
+	e := n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic())
+	n.noteZone(e)
+	n.entryChanged(e, nil)
 	if !kind.Own() {
 		n.tellWhere(n.tellsEntries(e.Append(nil), 0), n.knowsEntries)
 	}
 	if e.Deleted && n.mesh.Alone() {
 		n.alike.Forget(kind, name) // no other node has it
 	}
-}
-
-// changeEntry is ChangeEntry, but the caller tells the other nodes.
-func (n *Node) changeEntry(kind entries.Kind, name string, value []byte) *entries.Entry {
-	e := n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic())
-	n.noteEntry(e)
-	n.entryChanged(e, nil)
-	return e
-}
-
-// noteEntry notes what follows from an entry of this node's table for the node itself. It says whether there is a flush to carry out.
-func (n *Node) noteEntry(e *entries.Entry) (flush bool) {
-	switch e.Kind {
-	case EntryZone:
-		n.noteZone(e)
-	case EntryFlush:
-		return n.noteFlush(e)
-	}
-	return false
 }
 
 // EntryFits says whether an entry of so many bytes, name and value, can be added.
@@ -157,7 +138,7 @@ func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
 	if took = n.alike.Load(e, n.monotonic()); !took {
 		return false
 	}
-	n.noteEntry(e)
+	n.noteZone(e)
 	if e.Kind == EntryPause && pauseOf(e) == 0 {
 		if q := n.store.Queue([]byte(e.Name)); q != nil {
 			q.Pause = 0
@@ -201,7 +182,7 @@ func (n *Node) Zones() map[string]int {
 func (n *Node) noteZone(e *entries.Entry) {
 	id, err := wire.ParseNodeID(e.Name)
 	switch {
-	case err != nil:
+	case e.Kind != EntryZone || err != nil:
 	case e.Deleted:
 		delete(n.alike.zones, id.Node())
 	default:
@@ -334,7 +315,6 @@ func (n *Node) tickEntries() {
 	n.tellZone()
 	if n.mesh.Alone() {
 		n.alike.DropTombstones()
-		n.forgetFlushes()
 		return
 	}
 	now := n.monotonic()
@@ -348,7 +328,6 @@ func (n *Node) tickEntries() {
 			}
 		}
 		n.alike.Sweep(n.now, agreed)
-		n.forgetFlushes()
 	}
 	n.wakeAtEntries(now)
 }
@@ -458,10 +437,6 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 			if !valid.Saw(e) {
 				n.entryChanged(nil, e)
 			}
-			if e.Kind == EntryFlush && !valid.Deleted {
-				n.learntFlush(e)
-				valid = n.alike.Known(e.Kind, e.Name)
-			}
 			later = valid.Append(later)
 		}
 		return nil
@@ -490,20 +465,15 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 }
 
 // learntEntry carries an entry out that another node has told of. lost is the one that it replaces.
-func (n *Node) learntEntry(e, lost *entries.Entry) *flushing {
+func (n *Node) learntEntry(e, lost *entries.Entry) {
 	if lost != nil && (e.Saw(lost) || lost.Deleted) {
 		lost = nil
 	}
+	n.noteZone(e)
 	n.entryChanged(e, lost)
-	switch e.Kind {
-	case EntryZone:
-		n.noteZone(e)
-	case EntryPause:
+	if e.Kind == EntryPause {
 		n.pauseTold([]byte(e.Name), pauseOf(e))
-	case EntryFlush:
-		return n.learntFlush(e)
 	}
-	return nil
 }
 
 // EntriesInStep says whether all connected nodes are known to have the same entries as this one.

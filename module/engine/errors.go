@@ -25,8 +25,6 @@ const (
 	ErrQueueOver     Refusal = "ERR the time to live of the queue's key is over, and the server can't remove it at the moment: try again"
 	ErrManyPauses    Refusal = "ERR 10000 queues are paused with BCAST already: end some of these pauses first"
 	ErrManyEntries   Refusal = "ERR the settings and pauses have 4 MB together already: delete some, or use patterns"
-	ErrManyFlushes   Refusal = "ERR 10000 queues were flushed with MESH within a day already: flush others at each node, without MESH"
-	ErrFlushName     Refusal = "ERR QFLUSH with MESH is for queues whose names have up to 1024 bytes: flush this one at each node, without MESH"
 	ErrPaused        Refusal = "PAUSED Queue paused in input, try later"
 	ErrLeaving       Refusal = "LEAVING This node is leaving the cluster, please connect to a different one"
 	ErrOOM           Refusal = "OOM command not allowed when used memory > 'maxmemory'."
@@ -46,8 +44,3 @@ const (
 	ErrStaleToken            = lock.ErrStaleToken
 	ErrReplica               = lock.ErrReplica
 )
-
-// oldNode is the refusal of what a node of an earlier release doesn't understand.
-func oldNode(p *Peer) error {
-	return Refusal("ERR node " + p.ID.String() + " has a version of jobmesh that doesn't know QFLUSH with MESH: upgrade that node first, or flush each node without MESH")
-}

@@ -588,7 +588,6 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
-		j = n.learnSpared(j, m)
 		if ad := n.pendingAddOf(&id); ad != nil {
 			ad.elsewhere = false // it is queued here when it is promised
 		}

@@ -169,7 +169,6 @@ func (n *Node) attach(q *store.Queue, dormant bool) (dropped int) {
 	if n.loading || n.passive {
 		return dropped
 	}
-	n.unflushed(q)
 	if q.AnyParts() {
 		n.relock(q, dormant)
 		if dormant {

@@ -67,7 +67,7 @@ func (n *Node) jobPage(cursor uint64, count int, f JobFilter) (jobs []*store.Job
 		found = found[:0]
 		next = n.store.ScanJobs(next, &found)
 		for _, j := range found {
-			counts := n.countsFlushed(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil
+			counts := n.countsWaiting(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil
 			if counts && (f.States == 0 || f.States>>n.listedState(j)&1 != 0) && (!f.ByQueue || string(j.Queue.NameBytes()) == string(f.Queue)) && n.Lives(j.Queue) {
 				jobs = append(jobs, j)
 				bytes += len(j.Queue.NameBytes())

@@ -60,7 +60,6 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	s := settling{Trust: t}
 	n.settleSome(&s)
 	n.pauseAgain()
-	n.flushAgain()
 	return s.uncertain
 }
 

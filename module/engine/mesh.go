@@ -146,7 +146,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	case wire.AskJobs:
 		n.onAskJobs(p, m)
 	case wire.AskFlush:
-		return n.onAskFlush(p, m)
+		n.onAskFlush(p, m)
 	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:

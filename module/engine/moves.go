@@ -57,9 +57,6 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	if q == j.Queue {
 		return j, nil
 	}
-	if f, flushed := n.alike.flushes[string(name)]; flushed {
-		j = n.markSpared(j, f.UpTo) // it comes to the queue after the flush
-	}
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
 	n.countFamily(j)

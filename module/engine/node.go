@@ -420,7 +420,6 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		}
 	}
 	n.pauseAgain()
-	n.flushAgain()
 	return true, uncertain
 }
 

@@ -90,10 +90,6 @@ func (n *Node) Abandon(p Pending) {
 	case releasePending:
 		n.Tie(p, nil)
 	case meshPending:
-		if q := n.questionOf(p.number); q != nil && q.plan != nil {
-			q.client = nil // the flush goes on
-			return
-		}
 		n.dropQuestion(p.number)
 	case batchPending:
 		n.abandonBatch(p.batch)

@@ -27,14 +27,13 @@ type MeshAnswer struct {
 type question struct {
 	number   int64
 	client   any
-	deadline int64      // unix ms
-	awaits   wire.Kind  // of the answers
-	open     []*Peer    // nodes that haven't answered yet
-	count    int        // WIP: the most jobs
-	single   bool       // QLEN, QSTAT: each node's counts are wanted, too
-	page     wire.Node  // QSCAN: whose queues are listed
-	plan     *flushPlan // QFLUSH: until its creation time is known
-	flush    *flushing  // QFLUSH: this node's own part, until it is done
+	deadline int64     // unix ms
+	awaits   wire.Kind // of the answers
+	open     []*Peer   // nodes that haven't answered yet
+	count    int       // WIP: the most jobs
+	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
+	page     wire.Node // QSCAN: whose queues are listed
+	flush    *flushing // QFLUSH: this node's own part, until it is done
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -144,9 +143,6 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	if at < 0 {
 		return nil
 	}
-	if m.Kind == wire.Flushed && (m.Flags&wire.Newest != 0) != (q.plan != nil) {
-		return nil // it comes too late
-	}
 	if err := n.take(q, p, m); err != nil {
 		return err
 	}
@@ -160,14 +156,8 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	return nil
 }
 
-// settled says whether all nodes that were asked have answered, this one too. If that was the first of two questions, it asks the
-// second one.
-func (n *Node) settled(q *question) bool {
-	if len(q.open) == 0 && q.plan != nil {
-		n.flushPlanned(q)
-	}
-	return len(q.open) == 0 && q.flush == nil
-}
+// settled says whether all nodes that were asked have answered, this one too.
+func (n *Node) settled(q *question) bool { return len(q.open) == 0 && q.flush == nil }
 
 // take adds a node's answer to the others.
 func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
@@ -179,7 +169,7 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 	case wire.Jobs:
 		return q.takeJobs(p, m)
 	case wire.Flushed:
-		n.takeFlushed(q, m)
+		q.got.Flushed += min(m.Round, maxCount)
 		return nil
 	}
 	return q.takeCounts(p.ID, m.Queue)
@@ -190,12 +180,12 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 func (n *Node) tickQuestions() {
 	o, answers := &n.questions, waitSlice
 	for len(o.due) > 0 && o.due[0].deadline <= n.now && answers > 0 {
-		answers -= n.endQuestion(o.due[0])
+		answers -= n.answerQuestion(o.due[0])
 	}
 	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
 		o.open.Pass(1, func(_ int64, q **question) bool {
 			if (*q).flush == nil && !slices.ContainsFunc((*q).open, n.mayAnswer) {
-				answers -= n.endQuestion(*q)
+				answers -= n.answerQuestion(*q)
 			}
 			return true
 		})
@@ -206,16 +196,6 @@ func (n *Node) tickQuestions() {
 	if len(o.due) > 0 {
 		n.wake = min(n.wake, max(o.due[0].deadline, n.now+1))
 	}
-}
-
-// endQuestion answers a question whose time is up. If it was the first of two, it asks the second one.
-func (n *Node) endQuestion(q *question) (cost int) {
-	if q.plan != nil {
-		if n.flushPlanned(q); !n.settled(q) {
-			return 1
-		}
-	}
-	return n.answerQuestion(q)
 }
 
 // answerQuestion ends a question, and returns how much that takes of waitSlice.

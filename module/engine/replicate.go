@@ -667,7 +667,6 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
-		j = n.learnSpared(j, m)
 		if !n.inHands(j) { // otherwise the counts still have to tell whether the client gave the job back elsewhere
 			n.learnCounts(j, m)
 		}
@@ -705,8 +704,6 @@ func (n *Node) roomFor(m *wire.Message) (q *store.Queue, refusal uint32) {
 		return nil, wire.NoMemory
 	case copies && n.leaving:
 		return nil, wire.IsLeaving
-	case n.isFlushed(m):
-		return nil, wire.Deleted
 	}
 	q, err := n.queue(m.Queue)
 	switch {

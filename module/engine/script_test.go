@@ -801,11 +801,7 @@ func (w *world) qflush() {
 		var p engine.Pending
 		var now *engine.MeshAnswer
 		if w.D.HasArg("mesh") {
-			var err error
-			if p, now, err = n.e.FlushMesh([]byte("q"), all, 10_000); err != nil {
-				w.Say("%v", err)
-				return
-			}
+			p, now = n.e.FlushMesh([]byte("q"), all, 10_000)
 		} else {
 			p, now = n.e.FlushQueue([]byte("q"), all, true)
 		}

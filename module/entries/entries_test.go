@@ -223,35 +223,6 @@ func TestTombstonesAndAClockThatWasAhead(t *testing.T) {
 	assert.Len(t, in(&table), 1)
 }
 
-// Entries of kinds that pass have values, and go as tombstones do.
-func TestEntriesThatPass(t *testing.T) {
-	const kind = entries.PassingKinds | 1
-	var table, late entries.Table
-	e := table.Change(kind, "q", []byte("v"), 2, 1001, 20)
-	assert.Equal(t, 1, table.Count(kind))
-	assert.Zero(t, table.Len())
-	assert.Equal(t, 1, table.Tombstones())
-	table.Change(kind, "q", []byte("w"), 2, 1001, 20)
-	assert.Equal(t, 1, table.Count(kind))
-	assert.Equal(t, "w", string(table.Get(kind, "q").Value))
-	table.Sweep(1001+day-1, 1000)
-	assert.NotEqual(t, late.Sum(), table.Sum())
-	table.Sweep(1001+day, 20)
-	assert.Equal(t, late.Sum(), table.Sum())
-	assert.NotNil(t, table.Get(kind, "q"), "a node may not have heard of it")
-	table.Sweep(1001+day, 21)
-	assert.True(t, table.Empty())
-	assert.Zero(t, table.Count(kind))
-	took, _ := late.Learn(copyOf(t, e), 1001+day, 0)
-	assert.False(t, took)
-	took, _ = late.Learn(copyOf(t, e), 1000+day, 0)
-	assert.True(t, took)
-	table.Change(kind, "q", []byte("v"), 2, 5000, 20)
-	table.Change(kind, "q", nil, 2, 5001, 20)
-	assert.Zero(t, table.Count(kind))
-	assert.Nil(t, table.Get(kind, "q"))
-}
-
 func TestOwnEntries(t *testing.T) {
 	var table entries.Table
 	own := entries.OwnKinds | 1

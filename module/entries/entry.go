@@ -18,15 +18,8 @@ type Kind uint8
 // OwnKinds is the first of the kinds of entries that are a node's own: other nodes aren't told of them.
 const OwnKinds Kind = 0x80
 
-// PassingKinds is a bit of kinds whose entries pass: they go when they are a day old and every node has them, as
-// tombstones do.
-const PassingKinds Kind = 0x40
-
 // Own says whether entries of the kind are a node's own.
 func (k Kind) Own() bool { return k >= OwnKinds }
-
-// passes says whether an entry goes by itself, when every node has it.
-func (e *Entry) passes() bool { return e.Deleted || !e.Kind.Own() && e.Kind&PassingKinds != 0 }
 
 // Limits of entries, bytes.
 const (

@@ -34,11 +34,11 @@ type Table struct {
 	last    Stamp               // the greatest one that was seen
 	bytes   int                 // of all entries
 	counts  map[Kind]int        // of entries that aren't tombstones
-	dead    map[key]*Entry      // those that pass: tombstones, and entries of PassingKinds
+	dead    map[key]*Entry      // the tombstones
 	oldest  table.Schedule[*tombstone]
 }
 
-// tombstone is an entry in Table.oldest, which has all entries that pass, the least stamp first.
+// tombstone is an entry in Table.oldest, which has all tombstones, the least stamp first.
 type tombstone Entry
 
 func (d *tombstone) Sooner(than *tombstone) bool { return d.Stamp.Compare(than.Stamp) < 0 }
@@ -51,10 +51,10 @@ type key struct {
 
 func (e *Entry) key() key { return key{e.Kind, e.Name} }
 
-// Len is how many entries there are, without those that pass.
+// Len is how many entries there are, without tombstones. Tombstones is how many of these there are.
 func (t *Table) Len() int { return len(t.entries) - len(t.dead) }
 
-// Tombstones is how many entries pass: tombstones, and entries of [PassingKinds].
+// Tombstones is how many tombstones there are.
 func (t *Table) Tombstones() int { return len(t.dead) }
 
 // Count is how many entries of a kind there are, without tombstones.
@@ -142,7 +142,7 @@ func (t *Table) Learn(e *Entry, now, monotonic int64) (took bool, lost *Entry) {
 			lost = e
 		}
 		return false, lost
-	case old == nil && e.passes() && now-e.Stamp.MS >= keepMS:
+	case old == nil && e.Deleted && now-e.Stamp.MS >= keepMS:
 		return false, nil
 	case old == nil && !t.room(e):
 		return false, nil
@@ -178,7 +178,7 @@ func (t *Table) room(e *Entry) bool {
 	return !full()
 }
 
-// DropTombstones forgets what passes, some of them in one call: no other node is known, so none can have the entries.
+// DropTombstones forgets tombstones, some of them in one call: no other node is known, so none can have the entries.
 func (t *Table) DropTombstones() {
 	var gone []*Entry
 	for len(t.oldest) > 0 && len(gone) < sweepMost {
@@ -230,7 +230,7 @@ func (t *Table) put(e *Entry) {
 	t.entries[k] = e
 	at, _ := slices.BinarySearchFunc(t.sorted, e, compareKeys)
 	t.sorted = slices.Insert(t.sorted, at, e)
-	if e.gone = false; e.passes() {
+	if e.gone = false; e.Deleted {
 		t.dead[k] = e
 		heap.Push(&t.oldest, (*tombstone)(e))
 	}
@@ -266,11 +266,10 @@ func (t *Table) unsort(gone []*Entry) {
 func (t *Table) drop(e *Entry) {
 	k := e.key()
 	delete(t.entries, k)
-	if e.gone = true; e.passes() {
+	if e.gone = true; e.Deleted {
 		delete(t.dead, k)
 		heap.Remove(&t.oldest, e.place)
-	}
-	if !e.Deleted {
+	} else {
 		t.counts[e.Kind]--
 	}
 	t.bytes -= len(e.bytes)
@@ -300,7 +299,7 @@ func (t *Table) recall(e *Entry) {
 	}
 }
 
-// Sweep lets old entries go that pass, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
+// Sweep lets old tombstones go, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
 // the same entries as this one: none of them has an entry whose tombstone came before that.
 func (t *Table) Sweep(now, agreed int64) {
 	var gone []*Entry

@@ -29,8 +29,6 @@ const (
 	TagAskers
 	// TagMoved: how often the job was moved to another queue (package engine).
 	TagMoved
-	// TagSpared: the job stays though its queue was flushed: 8 bytes, big endian, up to which creation time (package engine).
-	TagSpared
 )
 
 const extraHead = 3

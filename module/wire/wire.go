@@ -140,10 +140,10 @@ const (
 	AskCopies
 	// Copies has the IDs of those jobs, in Queue: first Count that the sender has, then those that it hasn't.
 	Copies
-	// AskFlush tells of the flush of a queue: an entry as in Entries, in Queue. Span is any number. The answer is Flushed, with the
-	// same Span, when the queue's jobs have gone at the receiver.
+	// AskFlush asks the receiver to cancel the jobs of a queue that it would queue. Span is any number. The answer is Flushed, with the
+	// same Span, when that is done.
 	AskFlush
-	// Flushed: Round jobs that the sender counts have gone.
+	// Flushed: the sender has cancelled Round jobs.
 	Flushed
 	// AskJobs asks for a page of the jobs that the receiver counts, about Count of them, from the cursor Round on. Members has a bit
 	// for each state that is wanted; 0: all are. With OneQueue only jobs of the queue named are wanted. Span is any number. The answer
@@ -209,7 +209,7 @@ const (
 	StillHeld = Known     // Release: at the node that released it, the job still waits for others
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
-	Newest    = NoReply   // AskFlush: it asks for the newest creation time of the receiver's jobs; Flushed: Round is that time
+	All       = NoReply   // AskFlush: jobs that clients work on go, too
 	OneQueue  = NoReply   // AskJobs
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )

@@ -157,7 +157,6 @@ type job struct {
 	blurred bool // a node lost some of what it had logged of it, maybe which nodes have copies
 	torn    int  // copies that were lost with the tail of a log
 	givenUp bool // deleted or dropped: nobody awaits its delivery
-	flushed bool // all nodes have said that it has gone, and nobody had it in hands
 	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	family *family    // nil: none
