@@ -143,7 +143,9 @@ func TestDeferredAndBlockedJobsAreSeen(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("ACKJOB", deferred).Int())
 	require.Equal(t, int64(3), c.Do("CANCELJOB", blocked).Int())
 	assert.True(t, c.Do("SHOW", late).Null, "dropped")
-	assert.True(t, c.Do("QSTAT", "after").Null, "nothing waited in it")
+	v := c.Do("QSTAT", "after")
+	assert.Zero(t, v.Field("len").Int()+v.Field("jobs-in").Int(), "nothing waited in it")
+	assert.Equal(t, int64(1), v.Field("dead").Int())
 	seen("after:dead", 1, 0, 0, 0)
 
 	deferred = add(t, c, "moves", "b", 0, "DEFERRED", "DELAY", 1000)
