@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
 		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
-		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked",
+		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -90,10 +90,13 @@ func FuzzParse(f *testing.F) {
 			require.True(t, g.count >= 1 && g.timeout >= 0)
 			require.True(t, g.worker == nil || len(g.worker) > 0 && len(g.worker) <= engine.MaxWorker)
 		}
+		if o, _, err := parseFlush(w); err == nil {
+			require.True(t, o.timeout > 0 && (o.mesh || !o.given))
+		}
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
-				require.Zero(t, s.states>>6)
-				require.False(t, s.mesh && (jobs || s.busy || s.count < 1 || s.count > engine.MaxMeshQueues || s.timeout <= 0))
+				require.Zero(t, s.states>>7)
+				require.False(t, s.mesh && (s.all || s.busy || s.count < 1 || s.count > engine.MaxMeshQueues || s.timeout <= 0))
 			}
 		}
 		if len(w) >= 2 {
