@@ -21,20 +21,16 @@ func (m *module) flushQueue(c *rm.Ctx) {
 	case m.node.Passive():
 		fail(c, engine.ErrReplica)
 		return
-	case o.mesh && !c.CanBlock():
-		fail(c, errMeshWaits)
-		return
 	}
 	if _, wrong := m.find(c, name); wrong {
 		return
 	}
 	if o.mesh {
-		p, now := m.node.FlushMesh(name, all, o.timeout)
-		m.answerFlush(c, p, now, func(c *rm.Ctx) { c.NullArray() }, putMeshFlushed)
+		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.FlushMesh(name, all, o.timeout) }, putMeshFlushed)
 		return
 	}
 	p, now := m.node.FlushQueue(name, all, c.CanBlock())
-	m.answerFlush(c, p, now, func(c *rm.Ctx) { c.Int(int64(m.node.FlushedSoFar(p))) }, putFlushed)
+	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { c.Int(int64(m.node.FlushedSoFar(p))) }, putFlushed)
 }
 
 // parseFlush reads QFLUSH.
@@ -58,16 +54,6 @@ func parseFlush(c args) (o meshOptions, all bool, err error) {
 		o.timeout = flushTimeout
 	}
 	return o, all, o.complete()
-}
-
-// answerFlush answers a QFLUSH: now, or when it is done.
-func (m *module) answerFlush(c *rm.Ctx, p engine.Pending, now *engine.MeshAnswer, unblocked func(*rm.Ctx), put func(*rm.Ctx, *engine.MeshAnswer)) {
-	if now == nil {
-		m.awaitMesh(c, p, unblocked, put)
-		return
-	}
-	put(c, now)
-	m.carryOut(c)
 }
 
 func putFlushed(c *rm.Ctx, a *engine.MeshAnswer) { c.Int(int64(a.Flushed)) }

@@ -79,12 +79,17 @@ func (m *module) askMesh(c *rm.Ctx, ask func() (engine.Pending, *engine.MeshAnsw
 		return
 	}
 	p, now := ask()
-	if now != nil {
-		put(c, now)
-		m.carryOut(c)
+	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { c.NullArray() }, put)
+}
+
+// answerOrAwait answers a client by put: at once if the answer is there (now), else as awaitMesh does.
+func (m *module) answerOrAwait(c *rm.Ctx, p engine.Pending, now *engine.MeshAnswer, unblocked func(*rm.Ctx), put func(*rm.Ctx, *engine.MeshAnswer)) {
+	if now == nil {
+		m.awaitMesh(c, p, unblocked, put)
 		return
 	}
-	m.awaitMesh(c, p, func(c *rm.Ctx) { c.NullArray() }, put)
+	put(c, now)
+	m.carryOut(c)
 }
 
 // awaitMesh blocks a client until the other nodes have answered, and answers it by put; by unblocked at CLIENT UNBLOCK.

@@ -364,7 +364,7 @@ func parseScan(c args, jobs bool) (s scan, err error) {
 		}
 		*number = v
 	}
-	if s.mesh && (s.busy || s.importRate != -1 || s.all || s.count < 1 || s.count > engine.MaxMeshQueues) {
+	if s.mesh && (s.busy || s.importRate != -1 || s.all || s.count < 1 || s.count > engine.MaxMeshPage) {
 		return s, errMeshScan
 	}
 	return s, s.complete()

@@ -19,12 +19,12 @@ import (
 //
 // All these are counters of package store, which are kept up, so a question costs the same however many jobs there are.
 
-// Limits of QSCAN … MESH.
+// Limits of QSCAN and JSCAN … MESH.
 const (
-	MaxMeshQueues = 1_000             // in a page
-	pageSteps     = 10                // buckets that a page visits for each queue that it is to have
-	pageBytes     = 1 << 16           // of names, after which a page ends
-	namesMost     = 2 * MaxMeshQueues // in a message: the last bucket of a page may have several queues
+	MaxMeshPage = 1_000           // queues, or jobs, in a page
+	pageSteps   = 10              // buckets that a page visits for each queue that it is to have
+	pageBytes   = 1 << 16         // of names, after which a page ends
+	namesMost   = 2 * MaxMeshPage // in a message: the last bucket of a page may have several queues
 )
 
 // Counts are what one node counts of a queue, or what several do.
@@ -93,7 +93,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 		q = nil
 	}
 	var dead uint64
-	if d := n.Queue(append(slices.Clip(name), DeadSuffix...)); d != nil {
+	if d := n.Queue(deadName(name)); d != nil {
 		if dead = d.Waiting(); dead > 0 && q == nil && clients == 0 {
 			since, last = d.Created, d.ATime
 		}
@@ -311,7 +311,7 @@ const cursorNode = 1<<32 - 1
 func nodeOf(node wire.Node) uint64 { return uint64(node) >> 32 }
 
 // AskQueues asks the mesh for the next queues of a scan, and for their counts. It asks for about count of them, at most
-// [MaxMeshQueues]. See askMesh.
+// [MaxMeshPage]. See askMesh.
 func (n *Node) AskQueues(cursor uint64, count int, timeout int64) (p Pending, now *MeshAnswer) {
 	q := n.newQuestion(timeout)
 	cursor = n.choosePage(q, cursor)
@@ -361,16 +361,26 @@ func (q *question) turnPage(next uint64) {
 
 // page lists names of this node's queues from a cursor on, until there are about count of them.
 func (n *Node) page(cursor uint64, count int) (names [][]byte, next uint64) {
-	count = min(count, MaxMeshQueues)
+	queues, next := nextPage(n, cursor, count, n.store.ScanQueues, func(q *store.Queue) *store.Queue { return q }, n.Visible)
+	for _, q := range queues {
+		names = append(names, q.NameBytes())
+	}
+	return names, next
+}
+
+// nextPage lists elements of a table from a cursor on, until there are about count that are wanted, or the names of their queues are long. A
+// queue whose key is gone for clients isn't listed, nor are its jobs.
+func nextPage[T any](n *Node, cursor uint64, count int, scan func(uint64, *[]T) uint64, queue func(T) *store.Queue, wanted func(T) bool) (list []T, next uint64) {
+	count = min(count, MaxMeshPage)
 	next = cursor
-	var found []*store.Queue
+	var found []T
 	bytes := 0
-	for step := 0; step < count*pageSteps && len(names) < count && bytes < pageBytes; step++ {
+	for step := 0; step < count*pageSteps && len(list) < count && bytes < pageBytes; step++ {
 		found = found[:0]
-		next = n.store.ScanQueues(next, &found)
-		for _, q := range found {
-			if n.Visible(q) && n.Lives(q) {
-				names = append(names, q.NameBytes())
+		next = scan(next, &found)
+		for _, x := range found {
+			if q := queue(x); wanted(x) && n.Lives(q) {
+				list = append(list, x)
 				bytes += len(q.NameBytes())
 			}
 		}
@@ -378,12 +388,12 @@ func (n *Node) page(cursor uint64, count int) (names [][]byte, next uint64) {
 			break
 		}
 	}
-	return names, next
+	return list, next
 }
 
 // onAskQueues answers with a page of the names of this node's queues.
 func (n *Node) onAskQueues(p *Peer, m *wire.Message) {
-	names, next := n.page(m.Round, int(min(m.Count, MaxMeshQueues)))
+	names, next := n.page(m.Round, int(m.Count))
 	var b []byte
 	for _, name := range names {
 		b = appendName(b, name)

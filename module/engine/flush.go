@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math"
-	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -49,9 +48,6 @@ type flushes struct {
 // AnswerMesh effect for the client that is tied to p, unless the client can't wait. Then now has the count of the jobs, which go in the
 // next ticks.
 func (n *Node) FlushQueue(name []byte, all, canWait bool) (p Pending, now *MeshAnswer) {
-	if n.store.Queue(name) == nil {
-		return p, &MeshAnswer{}
-	}
 	if !canWait {
 		c, _ := n.Counts(name)
 		now = &MeshAnswer{Flushed: c.Len + c.Delayed + c.Deferred + c.Blocked}
@@ -77,12 +73,10 @@ func (n *Node) FlushQueue(name []byte, all, canWait bool) (p Pending, now *MeshA
 // through yet counts as unanswered.
 func (n *Node) FlushMesh(name []byte, all bool, timeout int64) (p Pending, now *MeshAnswer) {
 	ask := n.newQuestion(timeout)
-	if n.store.Queue(name) != nil {
-		fl, done := n.beginFlush(string(name), all)
-		if ask.got.Flushed = fl.jobs; !done {
-			ask.got.Flushed = 0
-			n.awaitFlush(ask, fl)
-		}
+	if fl, done := n.beginFlush(string(name), all); done {
+		ask.got.Flushed = fl.jobs
+	} else {
+		n.awaitFlush(ask, fl)
 	}
 	m := &wire.Message{Kind: wire.AskFlush, Queue: name}
 	if all {
@@ -107,10 +101,7 @@ func (n *Node) FlushedSoFar(p Pending) uint64 {
 
 // onAskFlush flushes a queue for another node.
 func (n *Node) onAskFlush(p *Peer, m *wire.Message) {
-	fl, done := &flushing{}, true
-	if n.store.Queue(m.Queue) != nil {
-		fl, done = n.beginFlush(string(m.Queue), m.Flags&wire.All != 0)
-	}
+	fl, done := n.beginFlush(string(m.Queue), m.Flags&wire.All != 0)
 	if !done {
 		fl.askers = append(fl.askers, flushAsker{p.Node, m.Span})
 		return
@@ -118,8 +109,12 @@ func (n *Node) onAskFlush(p *Peer, m *wire.Message) {
 	n.send(p, &wire.Message{Kind: wire.Flushed, Span: m.Span, Round: fl.jobs})
 }
 
-// beginFlush begins a flush of a queue that is there. It is done at once if the queue has few jobs.
+// beginFlush begins a flush. It is done at once if the queue has few jobs, or isn't there.
 func (n *Node) beginFlush(name string, all bool) (fl *flushing, done bool) {
+	q := n.store.Queue([]byte(name))
+	if q == nil {
+		return &flushing{}, true
+	}
 	if n.flushes.open == nil {
 		n.flushes.open = map[string]*flushing{}
 	}
@@ -129,7 +124,6 @@ func (n *Node) beginFlush(name string, all bool) (fl *flushing, done bool) {
 	}
 	fl.upTo, fl.all, fl.began = max(fl.upTo, n.newestHere()), fl.all || all, false
 	n.hurryTick()
-	q := n.store.Queue([]byte(name))
 	if n.flushes.since != n.now {
 		n.flushes.left, n.flushes.since = flushAtOnce, n.now
 	}
@@ -258,7 +252,7 @@ func (n *Node) endFlush(name string, fl *flushing) {
 			continue
 		}
 		q.got.Flushed += fl.jobs
-		if q.flush = nil; n.settled(q) || !slices.ContainsFunc(q.open, n.mayAnswer) {
+		if q.flush = nil; n.settled(q) {
 			n.answerQuestion(q)
 		}
 	}

@@ -10,9 +10,6 @@ import (
 
 // JSCAN with MESH: the jobs of one node after the other, each at the node that counts it (counts.go).
 
-// MaxMeshJobs is the most jobs in a page of JSCAN with MESH.
-const MaxMeshJobs = 1000
-
 // MeshJob is a job of such a page.
 type MeshJob struct {
 	ID    store.ID
@@ -28,7 +25,7 @@ type JobFilter struct {
 	States  uint8 // a bit for each state; 0: all
 }
 
-// AskJobs asks the mesh for the next jobs of a scan, about count of them, at most [MaxMeshJobs]. See askMesh.
+// AskJobs asks the mesh for the next jobs of a scan, about count of them, at most [MaxMeshPage]. See askMesh.
 func (n *Node) AskJobs(cursor uint64, count int, f JobFilter, timeout int64) (p Pending, now *MeshAnswer) {
 	q := n.newQuestion(timeout)
 	cursor = n.choosePage(q, cursor)
@@ -59,30 +56,15 @@ func (n *Node) listedState(j *store.Job) uint8 {
 
 // jobPage lists jobs that this node counts, from a cursor on, until there are about count of them.
 func (n *Node) jobPage(cursor uint64, count int, f JobFilter) (jobs []*store.Job, next uint64) {
-	count = min(count, MaxMeshJobs)
-	next = cursor
-	var found []*store.Job
-	bytes := 0
-	for step := 0; step < count*pageSteps && len(jobs) < count && bytes < pageBytes; step++ {
-		found = found[:0]
-		next = n.store.ScanJobs(next, &found)
-		for _, j := range found {
-			counts := n.countsWaiting(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil
-			if counts && (f.States == 0 || f.States>>n.listedState(j)&1 != 0) && (!f.ByQueue || string(j.Queue.NameBytes()) == string(f.Queue)) && n.Lives(j.Queue) {
-				jobs = append(jobs, j)
-				bytes += len(j.Queue.NameBytes())
-			}
-		}
-		if next == 0 {
-			break
-		}
-	}
-	return jobs, next
+	return nextPage(n, cursor, count, n.store.ScanJobs, func(j *store.Job) *store.Queue { return j.Queue }, func(j *store.Job) bool {
+		counts := n.countsWaiting(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil
+		return counts && (f.States == 0 || f.States>>n.listedState(j)&1 != 0) && (!f.ByQueue || string(j.Queue.NameBytes()) == string(f.Queue))
+	})
 }
 
 // onAskJobs answers with a page of this node's jobs. Each has its ID, its state, and the varint length of its queue's name before the name.
 func (n *Node) onAskJobs(p *Peer, m *wire.Message) {
-	jobs, next := n.jobPage(m.Round, int(min(m.Count, MaxMeshJobs)), JobFilter{m.Queue, m.Flags&wire.OneQueue != 0, uint8(m.Members)})
+	jobs, next := n.jobPage(m.Round, int(m.Count), JobFilter{m.Queue, m.Flags&wire.OneQueue != 0, uint8(m.Members)})
 	var b []byte
 	for _, j := range jobs {
 		b = append(append(b, j.ID[:]...), n.listedState(j))

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -143,7 +144,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
 // queue, the job is put off instead.
 func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 	const wait = 60_000
-	name := deadName(j.Queue)
+	name := deadName(j.Queue.NameBytes())
 	if _, err := n.queue(name); err != nil {
 		n.reschedule(j, u, wait)
 		return
@@ -159,8 +160,8 @@ func (n *Node) deadLetter(j *store.Job, u store.Unique) {
 // DeadSuffix, appended to a queue's name, makes the name of its dead-letter queue.
 const DeadSuffix = ":dead"
 
-func deadName(q *store.Queue) []byte {
-	return append(append([]byte(nil), q.NameBytes()...), DeadSuffix...)
+func deadName(queue []byte) []byte {
+	return append(slices.Clip(queue), DeadSuffix...)
 }
 
 // toDeadLetter moves a job to its dead-letter queue. It returns nil if there can't be such a queue.
@@ -171,7 +172,7 @@ func (n *Node) toDeadLetter(j *store.Job) *store.Job {
 			n.removeEdge(&id, &j.ID)
 		}
 	}
-	j, err := n.moveOn(j, deadName(j.Queue), true)
+	j, err := n.moveOn(j, deadName(j.Queue.NameBytes()), true)
 	if err != nil {
 		return nil
 	}

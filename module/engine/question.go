@@ -156,8 +156,11 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	return nil
 }
 
-// settled says whether all nodes that were asked have answered, this one too.
-func (n *Node) settled(q *question) bool { return len(q.open) == 0 && q.flush == nil }
+// settled says whether a question has all answers that are to come: none of the nodes that were asked is left to answer, and this node's
+// own part is done.
+func (n *Node) settled(q *question) bool {
+	return q.flush == nil && !slices.ContainsFunc(q.open, n.mayAnswer)
+}
 
 // take adds a node's answer to the others.
 func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
@@ -184,7 +187,7 @@ func (n *Node) tickQuestions() {
 	}
 	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
 		o.open.Pass(1, func(_ int64, q **question) bool {
-			if (*q).flush == nil && !slices.ContainsFunc((*q).open, n.mayAnswer) {
+			if n.settled(*q) {
 				answers -= n.answerQuestion(*q)
 			}
 			return true
@@ -218,15 +221,23 @@ func (n *Node) makeAnswer(q *question) {
 	for _, p := range q.open {
 		q.got.Unanswered = append(q.got.Unanswered, p.ID)
 	}
-	if kind := map[wire.Kind]wire.Kind{wire.Queues: wire.AskCounts, wire.Jobs: wire.AskJobs}[q.awaits]; kind != 0 { // only the node of the page was asked
-		for _, p := range n.mesh.All() {
-			if !n.canAsk(p, kind) && !slices.Contains(q.open, p) {
-				q.got.Unanswered = append(q.got.Unanswered, p.ID)
-			}
-		}
+	switch q.awaits { // only the node of the page was asked
+	case wire.Queues:
+		n.cantAnswer(q, wire.AskCounts)
+	case wire.Jobs:
+		n.cantAnswer(q, wire.AskJobs)
 	}
 	if q.flush != nil {
 		q.got.Flushed += q.flush.jobs
 		q.got.Unanswered = append(q.got.Unanswered, n.self)
+	}
+}
+
+// cantAnswer notes the nodes that can't be asked such a question.
+func (n *Node) cantAnswer(q *question, kind wire.Kind) {
+	for _, p := range n.mesh.All() {
+		if !n.canAsk(p, kind) && !slices.Contains(q.open, p) {
+			q.got.Unanswered = append(q.got.Unanswered, p.ID)
+		}
 	}
 }

@@ -213,7 +213,7 @@ func (n *Node) walked() {
 // to look in this round. short says whether it has too few holders as far as this node knows.
 func (n *Node) mayLack(j *store.Job) (may, short bool) {
 	r := &n.repairing
-	if !n.mayCopy(j) || j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
+	if j.Repl < 2 || j.State != store.StateActive && j.State != store.StateQueued {
 		return false, false
 	}
 	gone, smaller, have := false, 0, 1
@@ -228,7 +228,7 @@ func (n *Node) mayLack(j *store.Job) (may, short bool) {
 			smaller++
 		}
 	}
-	if !gone || smaller != r.rank {
+	if !gone || smaller != r.rank || !n.mayCopy(j) {
 		return false, false
 	}
 	short = have < int(j.Repl)

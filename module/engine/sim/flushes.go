@@ -10,9 +10,7 @@ import (
 
 // flushing is a QFLUSH that waits for its answer.
 type flushing struct {
-	queue int
-	began int64
-
+	queue    int
 	answered bool
 }
 
@@ -24,7 +22,7 @@ func (s *Sim) flush() {
 	if n == nil {
 		return
 	}
-	f := &flushing{queue: s.r.IntN(queues), began: s.now}
+	f := &flushing{queue: s.r.IntN(queues)}
 	s.trace("node %d: QFLUSH q%d MESH", n.i, f.queue)
 	n.call(func() {
 		p, now := n.e.FlushMesh(fmt.Append(nil, "q", f.queue), s.r.IntN(4) == 0, flushMS)

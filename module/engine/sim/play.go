@@ -150,7 +150,7 @@ func (s *Sim) add() {
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, queue: queue, added: s.now, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
+		s.jobs[id] = &job{id: id, queue: queue, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
 		s.order = append(s.order, s.jobs[id])
 		if s.flushings[queue] > 0 {
 			s.jobs[id].givenUp, s.jobs[id].done = true, true

@@ -132,7 +132,6 @@ type Report struct {
 type job struct {
 	id        store.ID
 	queue     int
-	added     int64
 	once      bool
 	copies    int
 	promised  bool
