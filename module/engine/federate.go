@@ -422,6 +422,16 @@ func (n *Node) isOwn(j *store.Job) bool { return addedBy(j, &n.self) }
 // addedBy says whether a job was added at a node, which its ID names by its first bytes.
 func addedBy(j *store.Job, node *wire.NodeID) bool { return [4]byte(j.ID[:4]) == [4]byte(node[:4]) }
 
+// creator returns the other node where a job was added; nil: it isn't known.
+func (n *Node) creator(j *store.Job) *Peer {
+	for _, p := range n.mesh.All() {
+		if addedBy(j, &p.ID) {
+			return p
+		}
+	}
+	return nil
+}
+
 // serveDemandAgain serves the nodes that wait for a queue's jobs after 5 s. By then jobs that came from other nodes
 // need not stay any more, and the reason why a job wasn't given may be over. A client that has waited for long at
 // one of those nodes doesn't ask again before.

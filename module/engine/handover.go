@@ -256,13 +256,30 @@ func (n *Node) offerTaken(j *store.Job) {
 }
 
 // tellsTakers notes all nodes as holders of a job that is offered or uncertain, so that all are told of its end: another node
-// may have it by now, and may have handed it on. It does the same for a job that this node had before it crashed: with its last
-// second, the node may have lost the knowledge of a holder. The job may move.
+// may have it by now, and may have handed it on. It does the same for a job of which this node may not know all holders: one
+// that it had before it crashed, since the knowledge of a holder may be lost with its last second, and one of which it may
+// have missed a word of the node where it was added (missedCreator). The job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
-	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) {
+	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) || n.missedCreator(j) {
 		j = n.heldByAll(j)
 	}
 	return j
+}
+
+// missedCreator says whether a job was added at a node that keeps no copy, and whose connection has ended since. That node tells the
+// holders of each other, and forgets the job when it is promised: so nobody repeats a word that was lost with the connection.
+func (n *Node) missedCreator(j *store.Job) bool {
+	if j.Retry == 0 || n.isOwn(j) {
+		return false
+	}
+	p := n.creator(j)
+	switch {
+	case p == nil:
+		return n.unheard(j) // that node may have been forgotten since
+	case j.HeldBy(uint64(p.Node)):
+		return false
+	}
+	return maybeMadeBefore(j, n.now-(n.monotonic()-p.downAt))
 }
 
 // unoffer takes an offered job back. It is certain that no other node has the job.

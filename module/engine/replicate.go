@@ -559,10 +559,8 @@ func (n *Node) tellCreator(j *store.Job) {
 	if n.isOwn(j) {
 		return
 	}
-	for _, p := range n.mesh.All() {
-		if addedBy(j, &p.ID) && !j.HeldBy(uint64(p.Node)) {
-			n.setAck(p, j)
-		}
+	if p := n.creator(j); p != nil && !j.HeldBy(uint64(p.Node)) {
+		n.setAck(p, j)
 	}
 }
 
