@@ -157,7 +157,7 @@ func (m *module) answerRelease(e *engine.Effect) {
 
 // cancelJob is CANCELJOB.
 func (m *module) cancelJob(c *rm.Ctx) {
-	if !m.enterIDs(c) {
+	if !m.enterIDs(c, c.NArgs()-1) {
 		return
 	}
 	var done int64

@@ -260,11 +260,11 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 
 func putID(c *rm.Ctx, j *store.Job) { j.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen))) }
 
-// readIDs checks all IDs before the command changes any job. It leaves out IDs that no job
+// readIDs checks all IDs, which are the first arguments, before the command changes any job. It leaves out IDs that no job
 // can have.
-func (m *module) readIDs(c *rm.Ctx) bool {
+func (m *module) readIDs(c *rm.Ctx, count int) bool {
 	m.ids = m.ids[:0]
-	for i := 1; i < c.NArgs(); i++ {
+	for i := 1; i <= count; i++ {
 		id, canonical, ok := store.ParseID(c.Arg(i))
 		if !ok {
 			fail(c, errBadID)
@@ -277,9 +277,9 @@ func (m *module) readIDs(c *rm.Ctx) bool {
 	return true
 }
 
-// enterIDs is enter for a command that changes the jobs whose IDs it is given.
-func (m *module) enterIDs(c *rm.Ctx) bool {
-	if !m.enter(c) || !m.readIDs(c) {
+// enterIDs is enter for a command that changes the jobs whose IDs it is given, count in all.
+func (m *module) enterIDs(c *rm.Ctx, count int) bool {
+	if !m.enter(c) || !m.readIDs(c, count) {
 		return false
 	}
 	if m.node.Passive() {
@@ -290,8 +290,11 @@ func (m *module) enterIDs(c *rm.Ctx) bool {
 }
 
 // each applies an operation to each of the IDs, and answers for how many it returned true.
-func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
-	if !m.enterIDs(c) {
+func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) { m.eachOf(c, c.NArgs()-1, do) }
+
+// eachOf is each for a command that has options behind count IDs.
+func (m *module) eachOf(c *rm.Ctx, count int, do func(*store.ID) bool) {
+	if !m.enterIDs(c, count) {
 		return
 	}
 	var done int64
@@ -307,26 +310,28 @@ func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) {
 func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
 func (m *module) fastAck(c *rm.Ctx) { m.each(c, m.ops.fastAck) }
 func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
-func (m *module) enqueue(c *rm.Ctx) { m.requeue(c, m.ops.enqueue) }
-func (m *module) nack(c *rm.Ctx)    { m.requeue(c, m.ops.nack) }
+func (m *module) enqueue(c *rm.Ctx) { m.requeue(c, c.NArgs()-1, nil, m.ops.enqueue) }
 
-// requeue is each for an operation that may need memory.
-func (m *module) requeue(c *rm.Ctx, do func(*store.ID) bool) {
+// requeue is eachOf for an operation that may need memory. err is what is wrong with the command's options.
+func (m *module) requeue(c *rm.Ctx, count int, err error, do func(*store.ID) bool) {
 	m.watchMemory(0)
 	m.node.SetNow(c.Now())
-	if err := m.node.HasRoom(); err != nil {
+	if err == nil {
+		err = m.node.HasRoom()
+	}
+	if err != nil {
 		fail(c, err)
 		m.carryOut(c)
 		return
 	}
-	m.each(c, do)
+	m.eachOf(c, count, do)
 }
 
 // deleteJob is DELJOB, for clients and as the logged effect of any deletion.
 func (m *module) deleteJob(c *rm.Ctx) {
 	if (m.node.Passive() || m.node.Loading()) && c.FromPeer() {
 		m.apply(c, func() error {
-			if m.readIDs(c) {
+			if m.readIDs(c, c.NArgs()-1) {
 				for i := range m.ids {
 					m.node.ApplyDelete(&m.ids[i])
 				}
@@ -446,7 +451,7 @@ func shownCTime(ctime uint64) int64 {
 func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	now := m.node.Now()
 	extra := m.details(j)
-	fields := 15 + extra.fields()
+	fields := 15 + extra.fields() + failureFields(j)
 	u := j.Unique()
 	if u != nil {
 		fields += uniqueFields
@@ -487,6 +492,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("body")
 	bulkOrNull(c, j.Body(), !nameless)
 	extra.put(c, m)
+	putFailure(c, j)
 	if u != nil {
 		m.putUnique(c, j, u)
 	}

@@ -71,9 +71,10 @@ type module struct {
 	jobs      []*store.Job
 	queues    []*store.Queue
 	ids       []store.ID
+	failure   engine.Failure
 	locks     []*store.Lock
 	ops       struct {
-		ack, fastAck, delete, enqueue, nack, dequeue func(*store.ID) bool
+		ack, fastAck, delete, enqueue, dequeue func(*store.ID) bool
 	}
 }
 
@@ -226,9 +227,7 @@ func (m *module) before(s *rm.Server) error {
 	record.SetFlushes(m.node.Flushes())
 	m.node.SetUnique(!m.uniqueOff)
 	m.node.SetExpiresInHands(m.compat)
-	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue
-	m.ops.enqueue = func(id *store.ID) bool { return m.node.Enqueue(id, false) }
-	m.ops.nack = func(id *store.ID) bool { return m.node.Enqueue(id, true) }
+	m.ops.ack, m.ops.fastAck, m.ops.delete, m.ops.dequeue, m.ops.enqueue = m.node.Ack, m.node.FastAck, m.node.Delete, m.node.Dequeue, m.node.Enqueue
 	return nil
 }
 
@@ -440,6 +439,8 @@ func (m *module) carryOut(c *rm.Ctx) {
 			c.Notify("drop", rm.StringAt(e.Queue.Key))
 		case engine.LeftOut:
 			m.server.Log(rm.Verbose, "%v", e.Err)
+		case engine.Warn:
+			m.server.Log(rm.Warning, "%v", e.Err)
 		case engine.Serve:
 			m.serve(effects[i:])
 		case engine.Release:
@@ -652,6 +653,11 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_cancelled", st.Cancelled)
 	w.Int("jobs_dropped", st.Dropped)
 	w.Int("jobs_dead", st.Dead)
+	for why, count := range st.DeadFor {
+		if why > 0 {
+			w.Int("dead_"+engine.Why(why).String(), count)
+		}
+	}
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
 	m.lockInfo(w)

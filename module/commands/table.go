@@ -81,7 +81,10 @@ func (m *module) commands() []rm.Command {
 		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "nack", Run: m.nack, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
-			Summary: "Gives jobs back as not done: they are queued again at once, and counted.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
+			Summary: "Gives jobs back as not done: they are queued again, at once or later, or become dead letters.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1,
+			Args: append(idArgs(true), rm.Arg{Name: "when", Kind: rm.ArgOneOf, Optional: true, Sub: []rm.Arg{
+				{Name: "seconds", Kind: rm.ArgInteger, Token: "DELAY"}, {Name: "dead", Kind: rm.ArgToken, Token: "DEAD"}}},
+				rm.Arg{Name: "reason", Kind: rm.ArgString, Token: "REASON", Optional: true})}},
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{

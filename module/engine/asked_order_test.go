@@ -138,7 +138,7 @@ func TestJobsStayInTheirOrderWithoutAMajority(t *testing.T) {
 	run(2200, 2300)
 	_, err = n.Wait([][]byte{[]byte("q")}, "c")
 	require.NoError(t, err)
-	require.True(t, n.Enqueue(&plain, true))
+	require.True(t, n.Nack(&plain, &engine.Failure{}))
 	run(2300, 2400)
 	assert.Equal(t, []store.ID{plain, last, plain}, served)
 }

@@ -106,7 +106,11 @@ func FuzzFamilies(f *testing.F) {
 			case 11:
 				n.Delete(&id)
 			case 12:
-				n.Enqueue(&id, arg&1 == 0)
+				if arg&1 == 0 {
+					n.Nack(&id, &engine.Failure{})
+				} else {
+					n.Enqueue(&id)
+				}
 			case 13:
 				n.FastAck(&id)
 			case 14:

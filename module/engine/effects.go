@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"jobmesh/module/entries"
@@ -74,6 +75,8 @@ const (
 	KeepVotes
 	// LeftOut: a unique job was dropped. Err says which, see [Node.SetVerbose].
 	LeftOut
+	// Warn: Err is to be logged for the operator.
+	Warn
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -236,4 +239,13 @@ func (n *Node) moved(from, to *store.Job) *store.Job {
 		}
 	}
 	return to
+}
+
+// warn tells the operator, by the server's log, of what goes wrong again and again: once a minute at most.
+func (n *Node) warn(format string, args ...any) {
+	const each = 60_000
+	if now := n.monotonic(); n.warned == 0 || now-n.warned >= each {
+		n.warned = max(now, 1)
+		n.effects = append(n.effects, Effect{Kind: Warn, Err: fmt.Errorf(format, args...)})
+	}
 }

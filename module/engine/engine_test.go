@@ -214,9 +214,9 @@ func FuzzOperations(f *testing.F) {
 				require.Equal(t, j != nil, n.Ack(&id))
 				delete(m.jobs, id)
 			case 7:
-				require.Equal(t, j != nil && m.requeue(j, true), n.Enqueue(&id, true))
+				require.Equal(t, j != nil && m.requeue(j, true), n.Nack(&id, &engine.Failure{}))
 			case 8:
-				require.Equal(t, j != nil && m.requeue(j, false), n.Enqueue(&id, false))
+				require.Equal(t, j != nil && m.requeue(j, false), n.Enqueue(&id))
 			case 9, 10, 11:
 				m.now += int64(next()) * 20
 				n.SetNow(m.now)

@@ -93,7 +93,7 @@ func TestOfferedOutOfSight(t *testing.T) {
 				assert.Equal(t, first, again, "the same round")
 			}
 			if assert.Equal(t, tc.there, n.Job(&id) != nil); tc.there && tc.offered == 0 {
-				require.True(t, n.Enqueue(&id, false))
+				require.True(t, n.Enqueue(&id))
 				assert.Empty(t, n.Job(&id).Extras())
 			}
 			assert.EqualValues(t, tc.uncertain, n.Stats.UncertainHandingOver)

@@ -18,28 +18,40 @@ func (n *Node) tell(j *store.Job, m *wire.Message) {
 		n.tellAllOf(j, m)
 		return
 	}
-	if saysWhere(j, m) {
-		n.tell(j, n.movedTo(j))
-	}
 	s := sending{n: n, m: m}
+	if !saysWhere(j, m) {
+		for i := range j.Holders() {
+			node, _ := j.Holder(i)
+			s.to(n.mesh.ByName(wire.Node(node)))
+		}
+		return
+	}
+	where := n.whereabouts(j)
 	for i := range j.Holders() {
 		node, _ := j.Holder(i)
-		s.to(n.mesh.ByName(wire.Node(node)))
+		p := n.mesh.ByName(wire.Node(node))
+		where.to(p)
+		s.to(p)
 	}
 }
 
 // tellAllOf sends a message about a job to all nodes.
 func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
-	if saysWhere(j, m) {
-		n.tellAll(n.movedTo(j))
+	if !saysWhere(j, m) {
+		n.tellAll(m)
+		return
 	}
-	n.tellAll(m)
+	where, s := n.whereabouts(j), sending{n: n, m: m}
+	for _, p := range n.mesh.All() {
+		where.to(p)
+		s.to(p)
+	}
 }
 
-// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved.
+// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved, or how it failed.
 func saysWhere(j *store.Job, m *wire.Message) bool {
-	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued) && moves(j) > 0
+	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued || m.Kind == wire.PutOff) && (moves(j) > 0 || tells(j))
 }
 
 // tellBut sends a message to a job's other holders, except one.

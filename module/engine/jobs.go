@@ -26,20 +26,23 @@ func (n *Node) push(j *store.Job) {
 // requeue puts an active job into its queue, and says whether it did. Any queueing but a
 // job's first, and that of a returning job, counts as a NACK or as an additional delivery.
 func (n *Node) requeue(j *store.Job, nack bool) bool {
-	if j.State != store.StateActive || j.Retry == 0 && j.Flags&store.FlagDelivered != 0 || held(j) {
+	switch {
+	case !comesBack(j):
 		return false
+	case isDying(j):
+		n.giveUp(j, dyingOf(j), false)
+		return true
+	}
+	if n.putOff(j) {
+		if nack {
+			n.endRunElsewhere(j, true)
+		}
+		if !n.again(j, nack) {
+			return false
+		}
 	}
 	if nack {
-		n.endRunElsewhere(j, true)
-	}
-	if n.putOff(j) && !n.again(j, nack) {
-		return false
-	}
-	if nack {
-		n.endOutlast(j)
-		clearAnnounced(j) // the announcement isn't why the job is queued, see onQueued
-		j.Nacks = saturated(j.Nacks, 1)
-		n.Stats.Nacked++
+		n.countNack(j)
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
 		j.Deliveries = saturated(j.Deliveries, 1)
 		n.Stats.Requeued++
@@ -290,28 +293,24 @@ func (n *Node) Delete(id *store.ID) bool {
 	return true
 }
 
-// Enqueue puts a job back into its queue, for ENQUEUE or, with nack, for NACK.
-func (n *Node) Enqueue(id *store.ID, nack bool) bool {
+// Enqueue puts a job back into its queue, for ENQUEUE.
+func (n *Node) Enqueue(id *store.ID) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
 	}
-	if !nack && j.Uncertain() && j.State == store.StateActive {
+	if j.Uncertain() && j.State == store.StateActive {
 		// ENQUEUE is said by hand, by somebody who knows that no client has the job.
 		j = n.dropOffer(j)
 		becomeCertain(j)
 	}
-	if nack && j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
-		// The job stays out of its queue, but nobody works on it any more.
-		u := j.Unique()
-		n.endRun(j, u)
-		u.GiveRunBack()
-		n.log(LogState, j)
-	}
-	if !nack && j.State == store.StateActive && j.Retry > 0 && !held(j) {
+	if j.State == store.StateActive && j.Retry > 0 && !held(j) {
 		n.endRunElsewhere(j, j.Flags&store.FlagQueuedOnce != 0 && !j.Returning()) // requeue does the same for a NACK
+		if rests(j) {
+			setQueuedOnce(j) // it has been in a queue, and the others are to hear that it is again
+		}
 	}
-	return n.requeue(j, nack)
+	return n.requeue(j, false)
 }
 
 // Dequeue takes a job out of its queue without delivering it.

@@ -93,7 +93,11 @@ func (n *Node) stayer(j *store.Job) *Peer {
 // onDeparting takes a delayed job that a node leaves to this one, and tells that node so. If the first answer was lost,
 // another holder may have taken the job, too: so it is announced before it is queued.
 func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
-	n.onEnqueue(j, max(span, 1), 0)
+	if j.Nacks > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && comesBack(j) {
+		n.restAgain(j, max(span, 1))
+	} else {
+		n.onEnqueue(j, max(span, 1), 0)
+	}
 	switch {
 	case n.awaitsFirst(j):
 		clearAnnounced(j)

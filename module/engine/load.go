@@ -253,9 +253,13 @@ func hasRun(j *store.Job) bool {
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                                    // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
-	j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
+	if !isDead(j) {                                          // a dead letter lives longer than its own time to live
+		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
+	}
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
+	case savedResting(j):
+		setTime(j, min(j.QTime, max(n.now, j.ETime-retry)))
 	case once && retry > 0:
 		setTime(j, n.now+retry)
 	case !once && j.Unique() != nil: // it may be put off for longer
@@ -338,7 +342,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 // wasShutOut says whether a job that was loaded was kept out by a pause in input: without the pause
 // this node would have queued it for the first time by then. The pause isn't saved.
 func (n *Node) wasShutOut(j *store.Job) bool {
-	if j.State != store.StateActive || j.Retry == 0 || j.QTime <= n.now || j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) != 0 || held(j) || delayFrom(j, n.now) > 0 {
+	if j.State != store.StateActive || j.Retry == 0 || j.QTime <= n.now || j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) != 0 || held(j) || delayFrom(j, n.now) > 0 || savedResting(j) {
 		return false
 	}
 	u := j.Unique()
@@ -350,6 +354,9 @@ func (n *Node) wasShutOut(j *store.Job) bool {
 func (n *Node) delayedHere(j *store.Job) bool {
 	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 {
 		return false
+	}
+	if savedResting(j) {
+		return true
 	}
 	if u := j.Unique(); u != nil && u.Tries() > 0 && j.Holders() == 0 {
 		return true // it was put off, because a job with its key was being worked on

@@ -240,6 +240,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		n.onWillQueue(p, j, m.Flags)
 	case wire.MovedTo:
 		n.onMovedTo(p, j, m)
+	case wire.Whereabouts:
+		n.onWhereabouts(p, j, m)
 	case wire.Queued:
 		n.onQueued(p, j, m.Flags)
 	case wire.Working:

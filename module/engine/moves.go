@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -11,7 +10,7 @@ import (
 // Jobs that go to another queue: released into it, or as dead letters. Each node that has a copy moves it by
 // itself when it hears of that, and may hear of it late, when others already say that the job is queued. So a
 // job counts its moves, and a node that speaks of queueing a job that was moved says first where the job is
-// ([wire.MovedTo]): a copy that was moved less often follows. Renaming a queue at one node moves no job.
+// ([wire.Whereabouts]): a copy that was moved less often follows. Renaming a queue at one node moves no job.
 
 // deadLetter is a mark in the count of a job's moves: the last move made it a dead letter. It is the lowest
 // bit, so of two moves that were made at once the one with the mark counts.
@@ -91,16 +90,42 @@ func (n *Node) movedTo(j *store.Job) *wire.Message {
 	return &wire.Message{Kind: wire.MovedTo, ID: j.ID, Count: moves(j), Queue: j.Queue.NameBytes()}
 }
 
+// whereabouts tells nodes where a job is, if it was moved, and how it failed. A node of a former release hears only the first.
+type whereabouts struct{ failed, moved sending }
+
+func (n *Node) whereabouts(j *store.Job) *whereabouts {
+	w := &whereabouts{}
+	if tells(j) {
+		w.failed = sending{n: n, m: n.whereaboutsOf(j)}
+	}
+	if moves(j) > 0 {
+		w.moved = sending{n: n, m: n.movedTo(j)}
+	}
+	return w
+}
+
+func (w *whereabouts) to(p *Peer) {
+	switch {
+	case p == nil:
+	case w.failed.m != nil && w.failed.n.mesh.features[p.ID].Failures:
+		w.failed.to(p)
+	case w.moved.m != nil:
+		w.moved.to(p)
+	}
+}
+
+func (n *Node) sendWhere(p *Peer, j *store.Job) { n.whereabouts(j).to(p) }
+
 // onMovedTo follows another node, which has moved a job, or tells that node where the job is by now. A job
 // that a client works on stays where the client got it, until it is to be queued again.
 func (n *Node) onMovedTo(p *Peer, j *store.Job, m *wire.Message) {
 	mine := moves(j)
 	switch {
 	case m.Count < mine:
-		n.send(p, n.movedTo(j))
+		n.sendWhere(p, j)
 	case m.Count == mine || n.dummy(j) || j.Place == store.InWorking && j.Flags&store.FlagAnnounced == 0:
 	default:
-		n.moveAfter(j, m.Queue, m.Count)
+		n.moveAfter(j, m.Queue, m.Count, m.Job.Extras, m.Span)
 	}
 }
 
@@ -110,72 +135,38 @@ func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 	switch {
 	case n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()):
 	case count < moves(j):
-		n.send(p, n.movedTo(j))
+		n.sendWhere(p, j)
 	default:
-		return n.moveAfter(j, m.Queue, count)
+		return n.moveAfter(j, m.Queue, count, m.Job.Extras, m.Job.Left)
 	}
 	return j
 }
 
-// moveAfter moves a job as another node did; a job that was queued here is queued again then. The job may
-// move in memory. If the queue can't be made, this copy stays in its own.
-func (n *Node) moveAfter(j *store.Job, name []byte, count uint32) *store.Job {
+// moveAfter moves a job as another node did; a job that was queued here is queued again then. extras say how the job failed, and left
+// what is left of its life, ms; 0: that isn't known. The job may move in memory. If the queue can't be made, this copy stays in its own.
+func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64) *store.Job {
 	if j.State == store.StateAcked {
 		return j
 	}
 	name = append([]byte(nil), name...)
-	queued := j.State == store.StateQueued
+	queued, worked := j.State == store.StateQueued, j.Place == store.InWorking
 	if queued || j.State == store.StateActive {
 		n.store.Hold(j)
 	}
-	j, _ = n.moveTo(j, name, count)
+	j, err := n.moveTo(j, name, count)
 	if count&deadLetter != 0 {
 		j = n.onQueuedElsewhere(j) // a dead letter waits for nothing
+		if err == nil {
+			j = n.learnDeath(j, extras, left)
+		}
+		if worked {
+			n.demote(j, 0) // a client that works on it has it from before
+		}
 	}
 	if queued {
 		n.push(j)
 		n.log(LogState, j)
 		n.serve(j.Queue)
 	}
-	return j
-}
-
-// deadLetter moves a job to the dead-letter queue, where it isn't unique any more. If there can't be such a
-// queue, the job is put off instead.
-func (n *Node) deadLetter(j *store.Job, u store.Unique) {
-	const wait = 60_000
-	name := deadName(j.Queue.NameBytes())
-	if _, err := n.queue(name); err != nil {
-		n.reschedule(j, u, wait)
-		return
-	}
-	n.Stats.Dead++
-	n.store.Hold(j)
-	j, _ = n.moveOn(j, name, true) // no error: the queue can be made
-	n.tellChanged(j, wire.NewQueue)
-	n.push(j)
-	n.serve(j.Queue)
-}
-
-// DeadSuffix, appended to a queue's name, makes the name of its dead-letter queue.
-const DeadSuffix = ":dead"
-
-func deadName(queue []byte) []byte {
-	return append(slices.Clip(queue), DeadSuffix...)
-}
-
-// toDeadLetter moves a job to its dead-letter queue. It returns nil if there can't be such a queue.
-func (n *Node) toDeadLetter(j *store.Job) *store.Job {
-	if f, ok := j.Family(); ok {
-		for i := range f.IDs() {
-			id := f.ID(i)
-			n.removeEdge(&id, &j.ID)
-		}
-	}
-	j, err := n.moveOn(j, deadName(j.Queue.NameBytes()), true)
-	if err != nil {
-		return nil
-	}
-	n.Stats.Dead++
 	return j
 }

@@ -88,6 +88,7 @@ type Stats struct {
 	// Cancelled counts jobs that a client cancelled. Dropped counts jobs that were dropped because
 	// another job ended undone. Dead counts jobs put into a dead-letter queue, for whatever reason.
 	Cancelled, Dropped, Dead int64
+	DeadFor                  [whys]int64 // Dead, by the reason
 
 	// Sent and Received count messages of the mesh. Exported and Imported count jobs that were
 	// handed over to other nodes, and by other nodes.
@@ -203,7 +204,8 @@ type Node struct {
 	idling      idleness
 	lazy        bool // set by scripts alone (export_test.go): no question finds what the rules have missed, so a script shows a rule by itself
 	unsafe      bool
-	verbose     bool // see SetVerbose
+	verbose     bool  // see SetVerbose
+	warned      int64 // monotonic: when warn last did
 	passive     bool
 	ending      bool // see endAdds
 	resetting   bool // this node forgets the others; they go on

@@ -324,11 +324,15 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	case f.OnDead == OnDeadDrop:
 		return false
 	case f.OnDead == OnDeadDead:
-		moved := n.toDeadLetter(j)
-		if moved == nil {
+		for i := range f.IDs() {
+			id := f.ID(i)
+			n.removeEdge(&id, &j.ID)
+		}
+		var err error
+		if j, err = n.bury(j, WhyParent); err != nil {
 			return false
 		}
-		j, f = moved, store.Family{}
+		f = store.Family{}
 	}
 	if f.IDs() == 0 {
 		f.Flags &^= store.FamilyBlocked

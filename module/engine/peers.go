@@ -44,6 +44,8 @@ type Features struct {
 	Entries bool // what all nodes are to know alike: Entries and EntrySums
 	Jobs    bool // questions for lists of jobs: AskJobs
 	Flushes bool // flushes of the whole mesh: AskFlush
+
+	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

@@ -239,6 +239,10 @@ func (n *Node) mayQueueInstead(j *store.Job) bool {
 // onPutOff leaves a job to the node that has put it off by span ms, until a retry time after that is
 // over. The same message is also the objection to a WillQueue of this node.
 func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
+	if flags&wire.CountNack != 0 {
+		n.onResting(p, j, span, flags)
+		return
+	}
 	s, objects := n.standing(j), flags&wire.Objection != 0
 	switch {
 	case objects && s == queued: // keep and say so: the client gave the job back meanwhile (given_back_meanwhile)

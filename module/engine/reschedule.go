@@ -178,8 +178,7 @@ func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 // delay queues a job in span ms, as if it was new and delayed. It is this node that queues it: the other
 // holders leave it alone until its retry time is over after that.
 func (n *Node) delay(j *store.Job, span int64) {
-	clearQueuedOnce(j)
-	n.waitFor(j, span)
+	n.restAgain(j, span)
 	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})
 }
 

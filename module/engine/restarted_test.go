@@ -114,9 +114,9 @@ func TestRandomRestarts(t *testing.T) {
 			case 8:
 				n.Ack(&id)
 			case 9:
-				n.Enqueue(&id, true)
+				n.Nack(&id, &engine.Failure{})
 			case 10:
-				n.Enqueue(&id, false)
+				n.Enqueue(&id)
 			case 11:
 				n.Dequeue(&id)
 			case 12:

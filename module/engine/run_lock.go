@@ -185,7 +185,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())
 	case store.BusyDead:
-		n.deadLetter(j, u)
+		n.giveUp(j, WhyBusy, false)
 	default:
 		n.store.HoldBack(j, u)
 	}

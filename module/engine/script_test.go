@@ -189,7 +189,7 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true})
+	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true})
 	m.Table.Up(id, addr, met)
 }
 
@@ -398,7 +398,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
-	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS",
+	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -426,6 +426,8 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
 	case wire.MovedTo:
 		return text + fmt.Sprintf(" %s %s %d", w.JobName(m.ID), m.Queue, m.Count)
+	case wire.Whereabouts:
+		return text + fmt.Sprintf(" %s %s %d%s", w.JobName(m.ID), m.Queue, m.Count, failureText(m.Job.Extras))
 	case wire.AskWork, wire.Work, wire.AskCounts, wire.Counts, wire.AskQueues, wire.Queues:
 		return text
 	case wire.NeedJobs, wire.Pause:
@@ -470,6 +472,10 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
 	}
+	if m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 {
+		text += fmt.Sprintf(" returns=%d count-nack", m.Flags>>4)
+		m.Flags &= 0xF &^ wire.CountNack
+	}
 	for _, f := range flagNames {
 		if m.Kind == f.kind && m.Flags&f.flag != 0 {
 			text, m.Flags = text+" "+f.name, m.Flags&^f.flag
@@ -497,6 +503,17 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		if m.Flags&(1<<i) != 0 {
 			text += " " + name
 		}
+	}
+	return text
+}
+
+// failureText shows why a job failed, and why it was given up.
+func failureText(extras []byte) (text string) {
+	if e := store.FindExtra(extras, store.TagFailure); e != nil {
+		text += fmt.Sprintf(" failed %q", e[9+int(e[8]):])
+	}
+	if e := store.FindExtra(extras, store.TagDead); e != nil {
+		text += " " + engine.Why(e[8]).String()
 	}
 	return text
 }
@@ -761,9 +778,9 @@ func (w *world) verb(name string) {
 		case "del":
 			w.Say("%v", n.e.Delete(&id))
 		case "nack":
-			w.Say("%v", n.e.Enqueue(&id, true))
+			w.Say("%v", n.e.Nack(&id, w.failure()))
 		case "enqueue":
-			w.Say("%v", n.e.Enqueue(&id, false))
+			w.Say("%v", n.e.Enqueue(&id))
 		case "dequeue":
 			w.Say("%v", n.e.Dequeue(&id))
 		case "working":
@@ -777,6 +794,21 @@ func (w *world) verb(name string) {
 			}
 		}
 	})
+}
+
+// failure reads [delay=SECONDS] [dead] [reason=TEXT].
+func (w *world) failure() *engine.Failure {
+	f := &engine.Failure{Dead: w.D.HasArg("dead")}
+	if w.D.HasArg("delay") {
+		w.Arg("delay", &f.Delay)
+		f.Delay *= 1000
+	}
+	if w.D.HasArg("reason") {
+		var reason string
+		w.Arg("reason", &reason)
+		f.Reason = []byte(reason)
+	}
+	return f
 }
 
 // waitCopies is WAITCOPIES of a job: NODE JOB [copies=N].
@@ -1072,7 +1104,7 @@ func TestCountersSaturate(t *testing.T) {
 	require.NoError(t, err)
 	for range 1<<16 + 10 {
 		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
-		require.True(t, n.Enqueue(&id, true))
+		require.True(t, n.Nack(&id, &engine.Failure{}))
 		n.Effects()
 	}
 	require.EqualValues(t, 1<<16-1, n.Job(&id).Nacks)

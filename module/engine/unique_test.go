@@ -308,10 +308,10 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 				d.do(t, func() { d.n.Ack(id) })
 			case 8:
 				id := some()
-				d.do(t, func() { d.n.Enqueue(id, true) })
+				d.do(t, func() { d.n.Nack(id, &Failure{}) })
 			case 9:
 				id := some()
-				d.do(t, func() { d.n.Enqueue(id, false) })
+				d.do(t, func() { d.n.Enqueue(id) })
 			case 10:
 				id := some()
 				d.do(t, func() { d.n.Dequeue(id) })
@@ -657,7 +657,7 @@ func TestUndeliveredAfterANack(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, d.get(t, 1, "q"), 1)
 	gone := DeliveryOf(d.n.Job(&id))
-	d.do(t, func() { d.n.Enqueue(&id, true) })
+	d.do(t, func() { d.n.Nack(&id, &Failure{}) })
 	require.Len(t, d.get(t, 1, "q"), 1)
 	d.do(t, func() { d.n.Undeliver(gone) })
 	require.Empty(t, d.get(t, 1, "q"), "it is given to two at once")
@@ -893,7 +893,7 @@ func TestAtMostOnceRunIsTakenBack(t *testing.T) {
 		d.pass(t, 10_000)
 		d.do(t, func() {
 			work() // the other nodes answer after the NACK
-			d.n.Enqueue(&id, true)
+			d.n.Nack(&id, &Failure{})
 		})
 		require.False(t, has())
 		d.do(t, work)

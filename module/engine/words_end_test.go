@@ -47,7 +47,7 @@ func TestWordsAboutAJobEnd(t *testing.T) {
 					if h.place == "elsewhere" {
 						n.Dequeue(&id)
 					} else {
-						n.Enqueue(&id, false)
+						n.Enqueue(&id)
 					}
 					if h.place == "client" {
 						require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, false, nil), 1)

@@ -29,6 +29,12 @@ const (
 	TagAskers
 	// TagMoved: how often the job was moved to another queue (package engine).
 	TagMoved
+	// TagFailure: when a worker gave the job back last, which one, and why (package engine).
+	TagFailure
+	// TagDead: when and why the job became a dead letter, and where it came from (package engine).
+	TagDead
+	// TagAsleep: what a dead letter was unique by. The value is that of TagUnique.
+	TagAsleep
 )
 
 const extraHead = 3

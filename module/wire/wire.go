@@ -99,8 +99,9 @@ const (
 	Declined
 	// Settled: the round won't be offered again.
 	Settled
-	// PutOff: the job waits for its key. The sender is going to queue it, or to try again, Span
-	// from now. The other nodes leave the job to the sender until a retry time after that.
+	// PutOff: the job waits for its key, or with CountNack it failed and comes again later. The sender is
+	// going to queue it, or to try again, Span from now. The other nodes leave the job to the sender until
+	// a retry time after that.
 	PutOff
 	// MovedTo: the job is in the queue named. Count is two times the number of its moves, plus
 	// 1 for a dead letter, which is unique by nothing. A copy with a smaller count moves too.
@@ -151,6 +152,9 @@ const (
 	AskJobs
 	// Jobs lists such jobs, in Queue, in a form that package engine defines. Round is the next cursor, 0 at the end.
 	Jobs
+	// Whereabouts is a MovedTo that also says how a job failed. Job has no more than Extras: those that tell it. Span is what is left of the
+	// job's life. Count is 0 for a job that was never moved.
+	Whereabouts
 	kinds
 )
 
@@ -158,7 +162,7 @@ const (
 const (
 	NoReply   uint8 = 1 << iota // ReplJob, Entries: no answer is wanted
 	QueueIt                     // ReplJob: queue the copy, Span from now
-	CountNack                   // Queued: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
+	CountNack                   // Queued, PutOff: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
 	Known                       // GotAck: the sender had a copy
 	Leaving                     // Heartbeat: the sender is leaving the mesh
@@ -222,7 +226,7 @@ const (
 )
 
 // CountFlags puts a count, modulo 16, into the upper four flags of a message. In a WillQueue with WasQueued, and in a Queued with Kept and
-// InHands, and in a Working with CountNack, it is how many NACKs the sender counts for the job. In a Queued with neither flag it is how often the job has come back as far
+// InHands, and in a Working with CountNack, it is how many NACKs the sender counts for the job. In a Queued with neither flag, and in a PutOff with CountNack, it is how often the job has come back as far
 // as the sender knows: the NACKs and the additional deliveries together.
 func CountFlags(count uint16) uint8 { return uint8(count) << 4 }
 
@@ -432,6 +436,7 @@ const (
 	hasLock
 	hasLocks
 	hasMore
+	hasExtras
 )
 
 var parts = [kinds]uint16{
@@ -478,20 +483,21 @@ var parts = [kinds]uint16{
 	AskIdle:  hasID | hasSpan | hasRound,
 	Idle:     hasID | hasRound,
 
-	ReplJobs:  hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
-	GotJobs:   hasID | hasCount,
-	AskCounts: hasSpan | hasQueue,
-	Counts:    hasSpan | hasQueue,
-	AskQueues: hasCount | hasSpan | hasRound,
-	Queues:    hasSpan | hasQueue | hasRound,
-	Entries:   hasCount | hasQueue | hasRound | hasMembers,
-	EntrySums: hasQueue | hasRound,
-	AskCopies: hasSpan | hasQueue,
-	Copies:    hasCount | hasSpan | hasQueue,
-	AskFlush:  hasSpan | hasQueue,
-	Flushed:   hasSpan | hasRound,
-	AskJobs:   hasCount | hasSpan | hasQueue | hasRound | hasMembers,
-	Jobs:      hasSpan | hasQueue | hasRound,
+	ReplJobs:    hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
+	GotJobs:     hasID | hasCount,
+	AskCounts:   hasSpan | hasQueue,
+	Counts:      hasSpan | hasQueue,
+	AskQueues:   hasCount | hasSpan | hasRound,
+	Queues:      hasSpan | hasQueue | hasRound,
+	Entries:     hasCount | hasQueue | hasRound | hasMembers,
+	EntrySums:   hasQueue | hasRound,
+	AskCopies:   hasSpan | hasQueue,
+	Copies:      hasCount | hasSpan | hasQueue,
+	AskFlush:    hasSpan | hasQueue,
+	Flushed:     hasSpan | hasRound,
+	AskJobs:     hasCount | hasSpan | hasQueue | hasRound | hasMembers,
+	Jobs:        hasSpan | hasQueue | hasRound,
+	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must
@@ -563,6 +569,9 @@ func (m *Message) Append(b []byte) []byte {
 			b = appendBytes(b, s.Body)
 			ctime = s.CTime
 		}
+	}
+	if has&hasExtras != 0 {
+		b = appendBytes(b, m.Job.Extras)
 	}
 	return b
 }
@@ -752,6 +761,9 @@ func (m *Message) Parse(b []byte) error {
 	}
 	if has&hasMore != 0 {
 		r.siblings(m)
+	}
+	if has&hasExtras != 0 {
+		m.Job.Extras = r.take(r.uint(MaxExtras, "the extras' length"), "the extras")
 	}
 	if r.err == nil && r.at != len(b) {
 		r.fail("bytes left over")

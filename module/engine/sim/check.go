@@ -348,7 +348,7 @@ func (s *Sim) decideUncertain() {
 			s.trace("node %d: ENQUEUE %s", n.i, j.id)
 			s.ByHand++
 			n.call(func() {
-				if !n.e.Enqueue(&j.id, false) {
+				if !n.e.Enqueue(&j.id) {
 					s.fail("uncertain job %s isn't queued by ENQUEUE%s", j.id, s.placement(j))
 				}
 			})

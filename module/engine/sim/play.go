@@ -346,7 +346,7 @@ func (s *Sim) nack(j *job, n *node) {
 	s.command(n, func(e *engine.Node) {
 		before, worked := j.delivered, j.worked
 		s.uniqueGiven(j)
-		if done := e.Enqueue(&j.id, true); !done || !s.Swift {
+		if done := e.Nack(&j.id, &engine.Failure{}); !done || !s.Swift {
 			return
 		}
 		at := s.now

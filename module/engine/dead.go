@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Dead letters. A job that was given up moves to the dead-letter queue of its queue, where it waits like any job. It keeps its ID,
+// body, counters and place by age. It is unique by nothing there, and remembers what it was unique by, where it came from, when, and
+// why.
+
+// Why says why a job was given up. The numbers are saved.
+type Why uint8
+
+// The reasons.
+const (
+	WhyNacked Why = iota + 1 // a worker said so
+	WhyBusy                  // its key was being worked on (ONBUSY dead)
+	WhyParent                // a job that it waited for ended undone (ONDEAD dead)
+	whys
+)
+
+var whyNames = [whys]string{WhyNacked: "nacked", WhyBusy: "busy", WhyParent: "parent"}
+
+// String is the reason as SHOW has it; of a later release's reason, "unknown".
+func (w Why) String() string {
+	if w == 0 || w >= whys {
+		return "unknown"
+	}
+	return whyNames[w]
+}
+
+const (
+	deadHead   = 13        // bytes of a TagDead before the queue's name: when (unix ms, 8), why (1), the job's own TTL (seconds, 4)
+	deadTTL    = 7 * 86400 // seconds that a dead letter lives at least
+	buryAgain  = 60_000    // ms until a job is given up again that couldn't be
+	maxFrom    = 1024      // bytes of a queue's name that is remembered
+	DeadSuffix = ":dead"   // appended to a queue's name, it makes the name of its dead-letter queue
+)
+
+// Death is what is known of a dead letter.
+type Death struct {
+	At   int64 // unix ms
+	Why  Why
+	TTL  int64  // the job's own time to live, seconds
+	From []byte // the queue that it was in; empty: that isn't known
+}
+
+// DeathOf returns what is known of a dead letter. From is the job's memory. ok is false if the job is none, or nothing is known.
+func DeathOf(j *store.Job) (d Death, ok bool) {
+	e := j.Extra(store.TagDead)
+	if len(e) < deadHead || !isDead(j) {
+		return d, false
+	}
+	return Death{
+		At: int64(binary.LittleEndian.Uint64(e)), Why: Why(e[8]), TTL: int64(binary.LittleEndian.Uint32(e[9:])), From: e[deadHead:],
+	}, true
+}
+
+// isDead says whether a job is a dead letter.
+func isDead(j *store.Job) bool { return j.Parts != 0 && moves(j)&deadLetter != 0 }
+
+// isDying says whether a job was given up, and couldn't go to its dead-letter queue: the key holds something else.
+func isDying(j *store.Job) bool {
+	return j.Parts != 0 && j.Extra(store.TagDead) != nil && moves(j)&deadLetter == 0
+}
+
+// dyingOf is why a job is to become a dead letter.
+func dyingOf(j *store.Job) Why {
+	if e := j.Extra(store.TagDead); len(e) >= deadHead {
+		return Why(e[8])
+	}
+	return 0
+}
+
+func deadName(queue []byte) []byte {
+	return append(slices.Clip(queue), DeadSuffix...)
+}
+
+// giveUp makes a job a dead letter that is in no queue, or about to be delivered, and queues it there. With nack a worker gives the
+// job back. If there can't be such a queue, the job stays in its own, and is tried again in a minute.
+func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
+	if nack {
+		n.countNack(j)
+	}
+	n.clearWorker(j)
+	n.leaveTo(j)
+	n.store.Hold(j)
+	clearDelivered(j)
+	j, err := n.bury(j, why)
+	if err != nil {
+		n.stayDying(j, why, err)
+		return
+	}
+	n.tellChanged(j, wire.NewQueue)
+	n.push(j)
+	n.serve(j.Queue)
+}
+
+// bury moves a held job to its dead-letter queue, and notes why. It fails if there can't be such a queue. The job may move in memory.
+func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
+	name, from := deadName(j.Queue.NameBytes()), slices.Clone(j.Queue.NameBytes())
+	if _, err := n.queue(name); err != nil {
+		return j, err
+	}
+	asleep := slices.Clone(j.Extra(store.TagUnique))
+	ttl := max(0, timeToLive(j)/1000)
+	j, err := n.moveOn(j, name, true)
+	if err != nil {
+		return j, err
+	}
+	n.Stats.Dead++
+	n.Stats.DeadFor[why]++
+	if len(from) > maxFrom {
+		from = nil
+	}
+	j = n.noteDeath(j, why, ttl, from)
+	if asleep != nil {
+		j, _ = n.setExtra(j, store.TagAsleep, asleep)
+	}
+	j.ETime = max(j.ETime, n.now+deadTTL*1000)
+	n.arm(j)
+	return j, nil
+}
+
+// noteDeath sets a job's TagDead, without the queue's name if there is no room for it.
+func (n *Node) noteDeath(j *store.Job, why Why, ttl int64, from []byte) *store.Job {
+	e := binary.LittleEndian.AppendUint64(make([]byte, 0, deadHead+len(from)), uint64(n.now))
+	e = append(e, byte(why))
+	e = append(binary.LittleEndian.AppendUint32(e, uint32(min(ttl, MaxSeconds))), from...)
+	j, ok := n.setExtra(j, store.TagDead, e)
+	if !ok {
+		j, _ = n.setExtra(j, store.TagDead, e[:deadHead])
+	}
+	return j
+}
+
+// stayDying keeps a job in its queue that is to become a dead letter and can't.
+func (n *Node) stayDying(j *store.Job, why Why, err error) {
+	j = n.noteDeath(j, why, 0, nil)
+	n.restAgain(j, buryAgain)
+	n.tellResting(j, buryAgain)
+	n.warn("a job of the queue %s can't become a dead letter, and is tried again in a minute: the key %s: %v", shown(j.Queue.NameBytes()), shown(deadName(j.Queue.NameBytes())), err)
+}
+
+// learnDeath takes over what another node says of a job that it has moved, when this node's copy is in that queue. left is what is
+// left of the job's life, ms. The job may move in memory.
+func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
+	for _, tag := range [...]store.Tag{store.TagDead, store.TagAsleep} {
+		if e := store.FindExtra(extras, tag); e != nil {
+			j, _ = n.setExtra(j, tag, e)
+		}
+	}
+	if isDead(j) && left > 0 {
+		j.ETime = max(j.ETime, n.now+min(left, MaxSeconds*1000))
+		n.arm(j)
+	}
+	return n.learnFailure(j, extras)
+}

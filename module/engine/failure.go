@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"unicode/utf8"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Jobs that fail. A worker gives its job back by NACK. It may say why, when the job is to come again, or that it isn't to come
+// again. A job that comes again later rests: it is active, in nobody's hands, and counted as delayed. It is this node that queues
+// it in time, as with a new job that is delayed; the other holders leave it alone until its retry time is over after that.
+
+// Failure is what a worker says of a job that it gives back.
+type Failure struct {
+	Delay  int64  // ms until the job comes again, 0: at once
+	Dead   bool   // the job doesn't come again: it becomes a dead letter
+	Reason []byte // nil: none was given. Of a longer one than MaxReason the rest is cut off
+}
+
+// MaxReason is the greatest length of a failure's reason that is kept, in bytes.
+const MaxReason = 1024
+
+// A failure's TagFailure has 8 bytes for its time (unix ms), a byte with the length of the worker's name, that name, and the
+// reason. The later failure counts.
+const failureHead = 9
+
+// PastFailure is what is known of a job's last failure.
+type PastFailure struct {
+	At     int64 // unix ms
+	Worker []byte
+	Reason []byte
+}
+
+// FailureOf returns what is known of a job's last failure. The slices are the job's memory. ok is false if nothing is known.
+func FailureOf(j *store.Job) (f PastFailure, ok bool) { return failureOf(j.Extra(store.TagFailure)) }
+
+func failureOf(e []byte) (f PastFailure, ok bool) {
+	if len(e) < failureHead || len(e) < failureHead+int(e[8]) {
+		return f, false
+	}
+	end := failureHead + int(e[8])
+	return PastFailure{At: int64(binary.LittleEndian.Uint64(e)), Worker: e[failureHead:end], Reason: e[end:]}, true
+}
+
+// Nack gives a job back as failed, for NACK. It returns false if the job isn't known, is in a queue, or stays out of it: a job
+// with RETRY 0 that was delivered, one that is held back, or one that was given back already and comes again later.
+func (n *Node) Nack(id *store.ID, f *Failure) bool {
+	j := n.store.Lookup(id)
+	if j == nil {
+		return false
+	}
+	if j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
+		// The job stays out of its queue, but nobody works on it any more.
+		u := j.Unique()
+		n.endRun(j, u)
+		u.GiveRunBack()
+		n.log(LogState, j)
+	}
+	if !comesBack(j) || rests(j) {
+		return false
+	}
+	dies := f.Dead && !isDead(j)
+	if f.Reason != nil || dies {
+		j = n.noteFailure(j, f.Reason)
+	}
+	switch {
+	case dies:
+		n.giveUp(j, WhyNacked, true)
+		return true
+	case n.restsFor(j, f.Delay) > 0:
+		n.rest(j, n.restsFor(j, f.Delay))
+		return true
+	}
+	return n.requeue(j, true)
+}
+
+// comesBack says whether a job can be put back into its queue.
+func comesBack(j *store.Job) bool {
+	return j.State == store.StateActive && (j.Retry > 0 || j.Flags&store.FlagDelivered == 0) && !held(j)
+}
+
+// rests says whether a job failed, and this node queues it in time.
+func rests(j *store.Job) bool { return j.Reason() == store.Delayed && savedResting(j) }
+
+// savedResting is rests for a job that was loaded, and isn't in its list yet.
+func savedResting(j *store.Job) bool {
+	return j.Nacks > 0 && j.State == store.StateActive && j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) == 0 && j.QTime > 0
+}
+
+// noteFailure keeps when and why a job failed, and which worker had it. Where the job has no room for that, nothing is kept. The job may move.
+func (n *Node) noteFailure(j *store.Job, reason []byte) *store.Job {
+	worker := n.Worker(j)
+	e := binary.LittleEndian.AppendUint64(n.scratch.extras[:0], uint64(n.now))
+	e = append(e, byte(len(worker)))
+	e = append(e, worker...)
+	e = append(e, cutReason(reason)...)
+	n.scratch.extras = e
+	j, _ = n.setExtra(j, store.TagFailure, e)
+	return j
+}
+
+// cutReason cuts a reason off at MaxReason, at the boundary of a character.
+func cutReason(reason []byte) []byte {
+	if len(reason) <= MaxReason {
+		return reason
+	}
+	end := MaxReason
+	for back := 0; back < utf8.UTFMax && end > 0 && !utf8.RuneStart(reason[end]); back++ {
+		end--
+	}
+	if !utf8.RuneStart(reason[end]) {
+		end = MaxReason // it isn't UTF-8
+	}
+	return reason[:end]
+}
+
+// restsFor returns for how long a job that is given back can rest, ms: not beyond the time at which its life has its retry time left.
+// 0: it is queued at once.
+func (n *Node) restsFor(j *store.Job, span int64) int64 {
+	if span == 0 {
+		return 0
+	}
+	n.endOutlast(j)
+	return max(0, min(span, j.ETime-n.now-int64(j.Retry)*1000))
+}
+
+// rest gives a job back that failed, and queues it in span ms. Its run's lock is free meanwhile; a waiting lock stays, or is taken again.
+func (n *Node) rest(j *store.Job, span int64) {
+	n.countNack(j)
+	n.leaveTo(j)
+	n.clearWorker(j)
+	clearDelivered(j)
+	n.restAgain(j, span)
+	n.retake(j, false)
+	n.tellResting(j, span)
+	n.serveBehind(j.Queue) // its key may be free
+}
+
+// restAgain keeps a job that nobody has out of its queue for span ms. Its queueing isn't counted then.
+func (n *Node) restAgain(j *store.Job, span int64) {
+	clearQueuedOnce(j)
+	n.waitFor(j, span)
+}
+
+// countNack counts a NACK of a job, and ends what its delivery had begun.
+func (n *Node) countNack(j *store.Job) {
+	n.endRunElsewhere(j, true)
+	n.endOutlast(j)
+	clearAnnounced(j) // the announcement isn't why the job is queued, see onQueued
+	j.Nacks = saturated(j.Nacks, 1)
+	n.Stats.Nacked++
+}
+
+// tellResting tells the other holders that a job rests here.
+func (n *Node) tellResting(j *store.Job, span int64) {
+	if j.Holders() > 0 {
+		n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j) | wire.CountNack | wire.CountFlags(j.Nacks+j.Deliveries), Span: span})
+	}
+}
+
+// onResting leaves a job to another node, where it failed and rests for span ms. flags count how often the job has come back, as far
+// as the sender knows.
+func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
+	if n.isAway(p, j) {
+		return
+	}
+	j = n.onQueuedElsewhere(n.meet(p, j))
+	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
+	n.learnReturns(j, flags)
+	if flags&wire.GotKey != 0 {
+		n.gotKey(j)
+	}
+	switch {
+	case ahead < 0 && n.standing(j) == queued: // keep and say so: the job has come back here since
+		n.send(p, n.queued(j, wire.CountNack))
+		return
+	case ahead <= 0 && rests(j) && (ahead < 0 || !theirs(&n.self, &p.ID, &j.ID)): // ignore: it rests at both, and one of the two queues it
+		return
+	}
+	n.endOutlast(j)
+	if j.State == store.StateQueued {
+		n.dequeue(j)
+	}
+	n.delegateRun(j) // a client that has the job here may not know
+	n.idling.held.Remove(j.ID)
+	n.demote(j, span)
+}
+
+// tellings are the extras that tell of a job's failures.
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep}
+
+// tells says whether a job has such extras.
+func tells(j *store.Job) bool {
+	return j.Parts != 0 && (j.Extra(store.TagFailure) != nil || j.Extra(store.TagDead) != nil)
+}
+
+// whereaboutsOf makes the message that says where a job is, and how it failed. Its extras are scratch memory.
+func (n *Node) whereaboutsOf(j *store.Job) *wire.Message {
+	b := n.scratch.extras[:0]
+	for _, tag := range tellings {
+		if e := j.Extra(tag); e != nil {
+			b = store.AppendExtra(b, tag, e)
+		}
+	}
+	n.scratch.extras = b
+	m := &wire.Message{Kind: wire.Whereabouts, ID: j.ID, Count: moves(j), Queue: j.Queue.NameBytes(), Span: max(1, j.ETime-n.now)}
+	m.Job.Extras = b
+	return m
+}
+
+// onWhereabouts learns how a job failed, and follows it to the queue where it is.
+func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
+	if n.dummy(j) || j.State == store.StateAcked {
+		return
+	}
+	j = n.learnFailure(j, m.Job.Extras)
+	n.onMovedTo(p, j, m)
+}
+
+// learnFailure takes over a failure that is later than the one that this node knows. The job may move.
+func (n *Node) learnFailure(j *store.Job, extras []byte) *store.Job {
+	e := store.FindExtra(extras, store.TagFailure)
+	theirs, ok := failureOf(e)
+	if !ok {
+		return j
+	}
+	if mine, ok := FailureOf(j); ok && (mine.At > theirs.At || mine.At == theirs.At && bytes.Compare(j.Extra(store.TagFailure), e) >= 0) {
+		return j
+	}
+	j, _ = n.setExtra(j, store.TagFailure, e)
+	n.log(LogState, j)
+	return j
+}
