@@ -202,7 +202,7 @@ func (s *Sim) consume(n *node) {
 		}
 		n.call(func() {
 			names := [][]byte{fmt.Append(nil, "q", s.r.IntN(s.queues())), fmt.Append(nil, "q", s.r.IntN(s.queues()))}
-			if s.Uniques != nil && s.Uniques.Harsh || s.FamilyMoved {
+			if s.Uniques != nil && s.Uniques.Harsh || s.FamilyMoved || s.Failing > 0 {
 				names = append(names, fmt.Append(nil, "q", s.r.IntN(s.queues()), engine.DeadSuffix))
 			}
 			var qs []*store.Queue
@@ -346,7 +346,8 @@ func (s *Sim) nack(j *job, n *node) {
 	s.command(n, func(e *engine.Node) {
 		before, worked := j.delivered, j.worked
 		s.uniqueGiven(j)
-		if done := e.Nack(&j.id, &engine.Failure{}); !done || !s.Swift {
+		f := s.failure()
+		if done := e.Nack(&j.id, f); !done || !s.Swift || f.Delay > 0 || f.Dead {
 			return
 		}
 		at := s.now
@@ -359,6 +360,24 @@ func (s *Sim) nack(j *job, n *node) {
 			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
 		})
 	})
+}
+
+// failure is what a worker says of a job that it gives back.
+func (s *Sim) failure() *engine.Failure {
+	f := &engine.Failure{}
+	if s.Failing == 0 || s.r.Float64() >= s.Failing {
+		return f
+	}
+	switch s.r.IntN(4) {
+	case 0:
+		f.Dead = true
+	case 1, 2:
+		f.Delay = 1 + s.r.Int64N(20_000)
+	}
+	if s.r.IntN(2) == 0 {
+		f.Reason = fmt.Append(nil, "failed at ", s.now)
+	}
+	return f
 }
 
 // command runs f at a node, or at another if that is down, and at times if it isn't.

@@ -99,6 +99,9 @@ type Config struct {
 	Families int
 	// FamilyDeleted is the share of their members that a client deletes at some node.
 	FamilyDeleted float64
+	// Failing: so many of the jobs that are given back come with a delay, a reason, or as dead letters, from 0 to 1.
+	Failing float64
+
 	// FamilyMoved: some deferred jobs are released into another queue, and some jobs that come
 	// after cancelled ones become dead letters.
 	FamilyMoved bool
@@ -634,7 +637,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.
