@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"runtime/debug"
 	"strconv"
@@ -194,10 +195,12 @@ type peer struct {
 	full   []*item // frames of this turn that are complete
 	batch  *item   // this turn's messages that come behind full
 	bulk   []*item // this turn's frames of large messages
-	// The subjects of large messages that are on their way. Messages with the same subject
-	// must go behind them.
-	bulkAbout map[uint64]struct{}
-	dirty     bool // in Bus.dirty
+	// The subjects of large messages, and how much of the bulk had been queued up to each. Messages with the same
+	// subject must go behind those that are on their way.
+	bulkAbout map[uint64]uint64
+	bulkIn    uint64 // bytes of buffers that were ever queued in the bulk
+	bulkSweep int    // with more subjects those that have arrived are forgotten
+	dirty     bool   // in Bus.dirty
 
 	dropped   uint64
 	episode   uint64    // messages dropped since there was last room
@@ -510,10 +513,7 @@ func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	if queued := c.bulkQueued.Load(); queued > 0 && queued+int64(len(msg)) > room {
 		return b.overfull(p)
 	}
-	if p.bulkAbout == nil {
-		p.bulkAbout = map[uint64]struct{}{}
-	}
-	p.bulkAbout[about] = struct{}{}
+	defer p.noteSubject(about)
 	if len(msg) <= c.part {
 		b.bulkBatch(p, messageSize(len(msg))).append(msg)
 		b.soil(p)
@@ -531,21 +531,33 @@ func (b *Bus) sendBulk(p *peer, about uint64, msg []byte) bool {
 	return true
 }
 
+// noteSubject notes the subject of a message that was queued in the bulk.
+func (p *peer) noteSubject(about uint64) {
+	if p.bulkAbout == nil {
+		p.bulkAbout = map[uint64]uint64{}
+	}
+	p.bulkAbout[about] = p.bulkIn
+	if len(p.bulkAbout) > max(p.bulkSweep, 64) {
+		written := p.bulkWritten()
+		maps.DeleteFunc(p.bulkAbout, func(_, upTo uint64) bool { return upTo <= written })
+		p.bulkSweep = 2 * len(p.bulkAbout)
+	}
+}
+
+// bulkWritten is how much of the bulk is written, as bulkIn counts it.
+func (p *peer) bulkWritten() uint64 { return p.bulkIn - uint64(p.conn.bulkQueued.Load()) }
+
 // follows says whether a message with this subject must not overtake the bulk.
 func (p *peer) follows(about uint64) bool {
 	if p.bulkAbout == nil || about == nothing {
 		return false
 	}
-	if p.conn.bulkQueued.Load() == 0 {
-		p.bulkAbout = nil // all of the bulk is written
+	written := p.bulkWritten()
+	if written == p.bulkIn {
+		p.bulkAbout = nil
 		return false
 	}
-	if about == everything {
-		return true
-	}
-	_, all := p.bulkAbout[everything]
-	_, this := p.bulkAbout[about]
-	return all || this
+	return about == everything || p.bulkAbout[everything] > written || p.bulkAbout[about] > written
 }
 
 // bulkBatch returns the last frame of the bulk if it has small messages and room for size
@@ -563,6 +575,7 @@ func (b *Bus) bulkFrame(p *peer, kind byte, size int) *item {
 	frame := b.pool.get(size)
 	frame.kind, frame.data = kind, frame.data[:headerSize]
 	p.conn.bulkQueued.Add(int64(cap(frame.data)))
+	p.bulkIn += uint64(cap(frame.data))
 	p.bulk = append(p.bulk, frame)
 	return frame
 }

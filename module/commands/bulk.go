@@ -17,7 +17,13 @@ const (
 	errKeyPairs engine.Refusal = "ERR KEY goes with BODIES: PAIRS gives each job its own"
 )
 
-var errManyJobs = engine.Refusal(fmt.Sprintf("ERR at most %d jobs at once", engine.MaxBatch))
+var (
+	errManyJobs  = engine.Refusal(fmt.Sprintf("ERR at most %d jobs at once", engine.MaxBatch))
+	errManyWaits = engine.Refusal(fmt.Sprintf("ERR at most %d waits at once: the jobs times the IDs of AFTER", maxWaits))
+)
+
+// maxWaits bounds what one ADDJOBS adds with AFTER: each job waits for each ID, which takes some microseconds and 130 bytes.
+const maxWaits = 100_000
 
 // bulkOptions is the first argument of ADDJOBS that may be an option.
 const bulkOptions = 3
@@ -49,8 +55,11 @@ func parseJobs(c args, a *engine.Add, copies int, defaults *settings, into *jobs
 		}
 		count /= 2
 	}
-	if count > engine.MaxBatch {
+	switch {
+	case count > engine.MaxBatch:
 		return errManyJobs
+	case count*len(a.After) > maxWaits:
+		return errManyWaits
 	}
 	for i := at + 1; i < n; i++ {
 		if pairs {

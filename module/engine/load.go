@@ -297,7 +297,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		becomeUncertain(j, n.now)
 		n.boundWait(j)
 		n.store.Work(j, j.QTime)
-	case j.State == store.StateQueued && elsewhere:
+	case j.State == store.StateQueued && elsewhere && j.Retry > 0:
 		becomeUnqueued(j)
 		becomeReturning(j)
 		setQueuedOnce(j)

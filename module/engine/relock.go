@@ -93,6 +93,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		u.Clear(hasFlag(space))
 		return
 	}
+	future := n.locks.FromTheFuture(token)
 	if l := n.store.Lock(name); l != nil && l.Job == j.ID {
 		if !lock.Ended(l) {
 			token = max(token, l.Token) // this node has voted since, for a run elsewhere
@@ -112,6 +113,8 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		n.begins.over.Put(j.ID, noEnd)
 	}
 	switch _, holder := n.locks.Take(name, &j.ID, lease); {
+	case holder == nil && future:
+		setLock(u, space, n.store.Lock(name).Token) // else all tokens from now on would be greater than that
 	case holder == nil:
 		n.store.Lock(name).Token = token
 	case asks: // the job may have the lock by others' votes

@@ -225,11 +225,17 @@ func GaveOut(node wire.Node, token uint64) bool { return token&ownMask == uint64
 // saw notes a token that another node knows: this node's tokens are greater from now on. It ignores a token from the
 // far future, which can only be an error.
 func (n *Node) saw(token uint64) {
-	const day = 86_400_000
-	if token > n.seen && token < n.tokenIn(day) {
+	if token > n.seen && token < n.tokenIn(dayMS) {
 		n.seen = token
 	}
 }
+
+// FromTheFuture says whether neither this node nor its clock can explain a token: only an error can have made it.
+func (n *Node) FromTheFuture(token uint64) bool {
+	return token > max(n.store.Locks().Floor, n.seen, n.reserved) && token >= n.tokenIn(dayMS)
+}
+
+const dayMS = 86_400_000
 
 // Live finds a lock that somebody has; nil: it is free.
 func (n *Node) Live(name []byte) *store.Lock {

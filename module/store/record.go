@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 )
 
@@ -51,12 +52,17 @@ func checkRecord(rec []byte, withBody bool) (head Job, err error) {
 		return head, fmt.Errorf("%w: expiry time %d at byte %d", ErrRecord, head.ETime, at(unsafe.Offsetof(head.ETime)))
 	case head.QTime < 0:
 		return head, fmt.Errorf("%w: queueing time %d at byte %d", ErrRecord, head.QTime, at(unsafe.Offsetof(head.QTime)))
+	case head.Retry > math.MaxInt32 || head.Delay > math.MaxInt32: // other nodes would refuse the job
+		return head, fmt.Errorf("%w: a retry time of %d s, a delay of %d s", ErrRecord, head.Retry, head.Delay)
 	case head.Repl == 0:
 		return head, fmt.Errorf("%w: 0 copies at byte %d", ErrRecord, at(unsafe.Offsetof(head.Repl)))
 	case head.ID.AtMostOnce() != (head.Retry == 0):
 		return head, fmt.Errorf("%w: ID %s doesn't fit a retry time of %d s", ErrRecord, head.ID, head.Retry)
 	}
 	head.Flags &^= volatileFlags
+	if head.Retry == 0 && head.State != StateActive {
+		head.Flags &^= FlagOffered | FlagUncertain // they mean something for an active job alone
+	}
 	if head.Retry > 0 && head.Flags&FlagReturning != 0 {
 		// The job was to be queued again, so it is loaded as queued. But one that was handed
 		// over (FlagDelivered) stays active: its holders are asked anew.

@@ -157,6 +157,11 @@ func TestLifeA10(t *testing.T) {
 	c.Do("SET", "text", "x")
 	many := addJobs(c, "q 0", 10_001)
 	assert.Equal(t, "ERR at most 10000 jobs at once", many.Str)
+
+	parents := idsOf(t, addJobs(c, "p 0", 101))
+	words := "waits 0 AFTER " + strings.Join(parents, " ")
+	assert.Equal(t, "ERR at most 100000 waits at once: the jobs times the IDs of AFTER", addJobs(c, words, 1000).Str)
+	assert.Len(t, addJobs(c, words, 900).Elems, 900)
 	c.Do("PAUSE", "paused", "in")
 	for words, want := range map[string]string{
 		"ADDJOBS q 0 BODIES":                                       "ERR wrong number of arguments",
