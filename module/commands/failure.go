@@ -8,7 +8,102 @@ import (
 
 // NACK, and what SHOW says of jobs that failed.
 
-const errDelayDead engine.Refusal = "ERR DELAY and DEAD exclude each other"
+// Errors of NACK, and of what ADDJOB and QCONFIG say of failures.
+const (
+	errDelayDead     engine.Refusal = "ERR DELAY and DEAD exclude each other"
+	errBackoff       engine.Refusal = "ERR BACKOFF must be followed by base and max, 1 to 2147483647 seconds, base not above max"
+	errJitter        engine.Refusal = "ERR JITTER must be between 0 and 100, behind BACKOFF base max"
+	errMaxNacks      engine.Refusal = "ERR MAXNACKS must be between 0 and 65535"
+	errMaxDeliveries engine.Refusal = "ERR MAXDELIVERIES must be between 0 and 65535"
+	errDead          engine.Refusal = "ERR DEAD must name another queue, in 1 to 1024 bytes"
+	errDeadTTL       engine.Refusal = "ERR DEADTTL must be a non negative number, at most 2147483647 (seconds)"
+	errOnExpire      engine.Refusal = "ERR ONEXPIRE must be drop or dead"
+	errOnce          engine.Refusal = "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time: an at-most-once job is never tried again"
+)
+
+// parsePolicy reads an option at argument i that says what becomes of jobs that fail. took is how many arguments the option has, 0 if
+// it is another one.
+func parsePolicy(c args, i int, p *engine.Policy) (took int, err error) {
+	opt, more := c.Arg(i), c.NArgs()-i-1
+	if more == 0 {
+		return 0, nil
+	}
+	number := func(set engine.PolicySet, into *int64, most int64, refusal error) (int, error) {
+		v, ok := between(c.Arg(i+1), 0, most)
+		if !ok {
+			return 0, refusal
+		}
+		*into = v
+		p.Set |= set
+		return 2, nil
+	}
+	switch {
+	case is(opt, "BACKOFF"):
+		return parseBackoff(c, i, p)
+	case is(opt, "JITTER"):
+		return 0, errJitter
+	case is(opt, "MAXNACKS"):
+		return number(engine.SetMaxNacks, &p.MaxNacks, engine.MaxTries, errMaxNacks)
+	case is(opt, "MAXDELIVERIES"):
+		return number(engine.SetMaxDeliveries, &p.MaxDeliveries, engine.MaxTries, errMaxDeliveries)
+	case is(opt, "DEADTTL"):
+		return number(engine.SetDeadTTL, &p.DeadTTL, engine.MaxSeconds, errDeadTTL)
+	case is(opt, "DEAD"):
+		name := c.Arg(i + 1)
+		if len(name) == 0 || len(name) > engine.MaxDeadQueue {
+			return 0, errDead
+		}
+		p.Dead = append([]byte{}, name...)
+		p.Set |= engine.SetDead
+		return 2, nil
+	case is(opt, "ONEXPIRE"):
+		if p.ExpiredDies = same(c.Arg(i+1), "dead"); !p.ExpiredDies && !same(c.Arg(i+1), "drop") {
+			return 0, errOnExpire
+		}
+		p.Set |= engine.SetOnExpire
+		return 2, nil
+	}
+	return 0, nil
+}
+
+// parseBackoff reads BACKOFF base max [JITTER pct] at argument i.
+func parseBackoff(c args, i int, p *engine.Policy) (took int, err error) {
+	if i+2 >= c.NArgs() {
+		return 0, errBackoff
+	}
+	base, ok := between(c.Arg(i+1), 0, engine.MaxSeconds)
+	most, ok2 := between(c.Arg(i+2), 0, engine.MaxSeconds)
+	if !ok || !ok2 || base > most || base == 0 && most > 0 {
+		return 0, errBackoff
+	}
+	took, jitter := 3, int64(engine.DefaultJitter)
+	if i+3 < c.NArgs() && is(c.Arg(i+3), "JITTER") {
+		if i+4 == c.NArgs() {
+			return 0, errJitter
+		}
+		if jitter, ok = between(c.Arg(i+4), 0, 100); !ok {
+			return 0, errJitter
+		}
+		took = 5
+	}
+	p.Base, p.Max, p.Jitter = base, most, jitter
+	p.Set |= engine.SetBackoff
+	return took, nil
+}
+
+// checkPolicy checks what ADDJOB says with its other options. What only says none of it isn't kept.
+func checkPolicy(a *engine.Add) error {
+	p := a.Policy
+	switch {
+	case p == nil:
+		return nil
+	case a.Retry == 0 && (p.Base > 0 || p.MaxNacks > 0 || p.MaxDeliveries > 0):
+		return errOnce
+	case string(p.Dead) == string(a.Queue):
+		return errDead
+	}
+	return nil
+}
 
 // parseNack reads NACK: which of the first arguments are IDs, and the options behind them into f. A reason is the one argument behind
 // REASON, whatever it looks like.
@@ -21,19 +116,18 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 	if ids = i - 1; ids == 0 && n > 1 {
 		return 0, errSyntax
 	}
-	delayed := false
 	for ; i < n; i++ {
 		opt, more := c.Arg(i), i+1 < n
 		switch {
 		case is(opt, "DEAD") && !f.Dead:
 			f.Dead = true
-		case is(opt, "DELAY") && more && !delayed:
+		case is(opt, "DELAY") && more && !f.HasDelay:
 			i++
 			v, ok := between(c.Arg(i), 0, engine.MaxSeconds)
 			if !ok {
 				return 0, errDelay
 			}
-			f.Delay, delayed = v*1000, true
+			f.Delay, f.HasDelay = v*1000, true
 		case is(opt, "REASON") && more && f.Reason == nil:
 			i++
 			f.Reason = append([]byte{}, c.Arg(i)...)
@@ -41,7 +135,7 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 			return 0, errSyntax
 		}
 	}
-	if f.Dead && delayed {
+	if f.Dead && f.HasDelay {
 		return 0, errDelayDead
 	}
 	return ids, nil
@@ -76,6 +170,10 @@ func putFailure(c *rm.Ctx, j *store.Job) {
 		c.Text("from")
 		bulkOrNull(c, d.From, len(d.From) > 0)
 	}
+	if deliveries, ok := engine.Tries(j); ok {
+		c.Text("deliveries")
+		c.Int(deliveries)
+	}
 }
 
 // failureFields counts those fields.
@@ -85,6 +183,9 @@ func failureFields(j *store.Job) (n int) {
 	}
 	if _, ok := engine.DeathOf(j); ok {
 		n += 3
+	}
+	if _, ok := engine.Tries(j); ok {
+		n++
 	}
 	return n
 }

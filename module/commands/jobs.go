@@ -66,6 +66,10 @@ func (m *module) mayAdd(c *rm.Ctx, a *engine.Add) bool {
 		c.Error("EVICTION the maxmemory-policy in force may evict queues with the jobs in them: CONFIG SET maxmemory-policy noeviction, or a volatile one, first")
 		return false
 	}
+	if a.Policy != nil && len(a.Policy.Dead) > 0 && !m.limits.none && !c.May(a.Policy.Dead, rm.UseWrite) {
+		fail(c, errNoKey)
+		return false
+	}
 	if a.Family() {
 		m.kinCopies(a)
 	}

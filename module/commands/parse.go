@@ -158,6 +158,9 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 			err = errMaxLen
 		default:
 			took, err := parseUnique(c, i, &a.Unique, &given)
+			if took == 0 && err == nil {
+				took, err = addPolicy(c, i, a)
+			}
 			if err != nil {
 				return 0, err
 			}
@@ -206,6 +209,9 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 	if a.Delay >= a.TTL {
 		return 0, errDelayTTL
 	}
+	if err := checkPolicy(a); err != nil {
+		return 0, err
+	}
 	if a.Unique.Strategy != 0 || given != 0 {
 		if err := checkUnique(a, given); err != nil {
 			return 0, err
@@ -215,6 +221,18 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 		}
 	}
 	return jobs, nil
+}
+
+// addPolicy is parsePolicy for an option of ADDJOB.
+func addPolicy(c args, i int, a *engine.Add) (took int, err error) {
+	var p engine.Policy
+	if a.Policy != nil {
+		p = *a.Policy
+	}
+	if took, err = parsePolicy(c, i, &p); took > 0 {
+		a.Policy = &p
+	}
+	return took, err
 }
 
 // defaultTTL is the time to live of a job that was added without TTL. It begins when the

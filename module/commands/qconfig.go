@@ -25,7 +25,7 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN and EXCLUDE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, DEAD, DEADTTL and ONEXPIRE are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
@@ -36,14 +36,19 @@ const (
 	errDamaged      engine.Refusal = "ERR the settings are damaged"
 )
 
-// Bits for the options that aren't about uniqueness. parseUnique has the other bits.
+// settingBits are a set of settings.
+type settingBits uint32
+
+// Bits for the options that aren't about uniqueness. parseUnique has the bits below. The bits of [engine.PolicySet] are those from
+// policyBits on.
 const (
-	setReplicate = 1 << (iota + 8)
+	setReplicate settingBits = 1 << (iota + 8)
 	setRetry
 	setTTL
 	setDelay
 	setMaxLen
 	setExclude
+	policyBits = iota + 8
 )
 
 // parseSettings reads options from argument i on. They overwrite what s has already.
@@ -54,7 +59,7 @@ func parseSettings(c args, i int, s *settings) error {
 			return errSyntax
 		}
 		opt, value := c.Arg(i), c.Arg(i+1)
-		num := func(bit uint16, into *int64, lo, hi int64, err error) error {
+		num := func(bit settingBits, into *int64, lo, hi int64, err error) error {
 			v, ok := between(value, lo, hi)
 			if !ok {
 				return err
@@ -84,6 +89,10 @@ func parseSettings(c args, i int, s *settings) error {
 		default:
 			given := uint8(s.set)
 			took, err := parseUnique(c, i, &s.add.Unique, &given)
+			if took == 0 && err == nil {
+				took, err = parsePolicy(c, i, &s.policy)
+				s.set |= settingBits(s.policy.Set) << policyBits
+			}
 			if err != nil {
 				return err
 			}
@@ -93,7 +102,7 @@ func parseSettings(c args, i int, s *settings) error {
 			if is(opt, "KEY") {
 				s.add.Unique.Key = bytes.Clone(s.add.Unique.Key)
 			}
-			s.set |= uint16(given)
+			s.set |= settingBits(given)
 			i += took
 			continue
 		}
@@ -126,7 +135,7 @@ func (s *settings) check() error {
 
 // option is one setting's name with its words.
 type option struct {
-	bit   uint16
+	bit   settingBits
 	name  string
 	words func(s *settings) []string
 }
@@ -176,10 +185,21 @@ var options = []option{
 	{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
 	{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
+	{policyBit(engine.SetBackoff), "backoff", func(s *settings) []string {
+		p := &s.policy
+		return append(append(decimal(p.Base), decimal(p.Max)...), append([]string{"jitter"}, decimal(p.Jitter)...)...)
+	}},
+	{policyBit(engine.SetMaxNacks), "maxnacks", func(s *settings) []string { return decimal(s.policy.MaxNacks) }},
+	{policyBit(engine.SetMaxDeliveries), "maxdeliveries", func(s *settings) []string { return decimal(s.policy.MaxDeliveries) }},
+	{policyBit(engine.SetDead), "dead", func(s *settings) []string { return []string{string(s.policy.Dead)} }},
+	{policyBit(engine.SetDeadTTL), "deadttl", func(s *settings) []string { return decimal(s.policy.DeadTTL) }},
+	{policyBit(engine.SetOnExpire), "onexpire", func(s *settings) []string { return either(s.policy.ExpiredDies, "dead", "drop") }},
 }
 
+func policyBit(p engine.PolicySet) settingBits { return settingBits(p) << policyBits }
+
 // words returns the settings of some bits, as QCONFIG SET takes them.
-func (s *settings) words(bits uint16) (words []string) {
+func (s *settings) words(bits settingBits) (words []string) {
 	for _, o := range options {
 		if s.set&bits&o.bit != 0 {
 			words = append(append(words, o.name), o.words(s)...)
@@ -264,7 +284,7 @@ func (m *module) configUnset(c *rm.Ctx) {
 	if old != nil {
 		*s = *old
 	}
-	var gone uint16
+	var gone settingBits
 	for i := 3; i < c.NArgs(); i++ {
 		o, ok := optionNamed(c.Arg(i))
 		if !ok {
@@ -309,7 +329,7 @@ func (m *module) configGet(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	wanted := uint16(1<<16 - 1)
+	wanted := ^settingBits(0)
 	if c.NArgs() > 3 {
 		wanted = 0
 	}
@@ -331,7 +351,7 @@ func (m *module) configGet(c *rm.Ctx) {
 	putSettings(c, s, wanted)
 }
 
-func putSettings(c *rm.Ctx, s *settings, wanted uint16) {
+func putSettings(c *rm.Ctx, s *settings, wanted settingBits) {
 	n := 0
 	for _, o := range options {
 		if s.set&wanted&o.bit != 0 {
@@ -355,7 +375,7 @@ func (m *module) configList(c *rm.Ctx) {
 	c.Map(len(all))
 	for _, s := range all {
 		c.Text(s.name)
-		putSettings(c, s, 1<<16-1)
+		putSettings(c, s, ^settingBits(0))
 	}
 }
 
@@ -424,7 +444,7 @@ func entryText(e *entries.Entry) string {
 	case e.Deleted:
 		return fmt.Sprintf("end of the settings of %q", e.Name)
 	}
-	return fmt.Sprintf("settings of %q: %s", e.Name, strings.Join(settingsOf(e.Name, e.Value).words(^uint16(0)), " "))
+	return fmt.Sprintf("settings of %q: %s", e.Name, strings.Join(settingsOf(e.Name, e.Value).words(^settingBits(0)), " "))
 }
 
 // setOwnSettings chooses whether this node's settings are its own, or those of the mesh. It may be called before m.node

@@ -46,7 +46,7 @@ func FuzzSettings(f *testing.F) {
 
 // former is what a former release saved.
 func former(s *settings) []byte {
-	words := append([]string{s.name}, s.words(^uint16(0))...)
+	words := append([]string{s.name}, s.words(^settingBits(0))...)
 	b := binary.LittleEndian.AppendUint32([]byte{1}, uint32(len(words)))
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(w)))
@@ -59,18 +59,18 @@ func former(s *settings) []byte {
 func TestSettingsOfLaterReleases(t *testing.T) {
 	known := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE until-processed KEY k RETRY 5"))), 2, known))
-	later := append([]byte("\x03\x07backoff\x011\x019"), known.value()...)
+	later := append([]byte("\x03\x0bconcurrency\x011\x019"), known.value()...)
 	later = append(later, "\x03\x0aonconflict\x08debounce\x015"...)
 	s := settingsOf("q", later)
 	assert.Equal(t, known.add, s.add)
 	assert.Len(t, s.unknown, 2)
 	told := s.value()
-	assert.Contains(t, string(told), "\x07backoff\x011\x019")
+	assert.Contains(t, string(told), "\x0bconcurrency\x011\x019")
 	assert.Contains(t, string(told), "\x0aonconflict\x08debounce\x015")
 	changed := *s
 	require.NoError(t, parseSettings(list{[]byte("ONCONFLICT"), []byte("drop")}, 0, &changed))
 	assert.NotContains(t, string(changed.value()), "debounce", "it was set here since")
-	assert.Contains(t, string(changed.value()), "backoff")
+	assert.Contains(t, string(changed.value()), "concurrency")
 	for _, damaged := range []string{"\x05", "\x01\xff", "\x00", "\x01\x05abc", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
 		assert.Zero(t, settingsOf("q", []byte(damaged)).set)
 	}
@@ -93,6 +93,7 @@ func TestSettingsOverSettings(t *testing.T) {
 		"UNIQUE window TTL 1", "UNIQUE window TTL 7", "UNIQUE none", "KEY k", "SCOPE mesh", "LOCKTTL 9", "RUNTTL 8", "QUORUM any",
 		"ONCONFLICT reschedule 5", "ONCONFLICT drop", "ONCONFLICT raise", "ONBUSY reschedule 6", "ONBUSY wait", "ONBUSY dead",
 		"UNIQUE until-processed LOCKTTL 3", "LOCKTTL 4 UNIQUE until-processed", "RETRY 5", "TTL 9", "DELAY 2", "MAXLEN 3", "REPLICATE 2", "EXCLUDE yes", "EXCLUDE no",
+		"BACKOFF 1 8", "BACKOFF 0 0", "BACKOFF 3 3 JITTER 0", "MAXNACKS 3", "MAXDELIVERIES 0", "DEAD d", "DEADTTL 0", "ONEXPIRE dead", "ONEXPIRE drop",
 	}
 	jobs := []string{"", "UNIQUE until-processed KEY j", "KEY j", "UNIQUE before-and-during-processing KEY j ONCONFLICT drop", "UNIQUE window TTL 3", "LOCKTTL 3 UNIQUE until-processed"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -23,9 +23,10 @@ import (
 type settings struct {
 	name    string
 	pattern *glob // nil: name is the name of a queue
-	set     uint16
+	set     settingBits
 	exclude bool
 	add     engine.Add
+	policy  engine.Policy
 	unknown []oneSetting // that a newer release has made: they are kept, and told to others
 }
 
@@ -46,6 +47,9 @@ type queueSettings struct {
 	exact    map[string]*settings
 	patterns []*settings // the longest first
 	sorted   []*settings // all of them, by name
+	policies engine.Policies
+	policed  int // how many say what becomes of jobs that fail
+	counting int // how many of those say MAXDELIVERIES
 	kind     *rm.DataType
 	save     func(text []byte) // puts the text where C saves it from
 	loading  bool              // a data set is being loaded; the text is saved when that has ended
@@ -166,7 +170,27 @@ func (q *queueSettings) remove(name string) bool {
 	}
 	at, _ := q.place(s.name)
 	q.sorted = slices.Delete(q.sorted, at, at+1)
+	q.police(s, -1)
 	return true
+}
+
+// police counts settings that come (1) or go (-1) for what the engine is told of all.
+func (q *queueSettings) police(s *settings, by int) {
+	if s.policy.Set != 0 {
+		q.policed += by
+	}
+	if s.policy.Set&engine.SetMaxDeliveries != 0 {
+		q.counting += by
+	}
+	q.policies.Any, q.policies.Counting = q.policed > 0, q.counting > 0
+}
+
+// policyOf returns what the settings of a queue say of jobs that fail; nil: nothing.
+func (q *queueSettings) policyOf(queue []byte) *engine.Policy {
+	if s := q.of(queue); s != nil && s.policy.Set != 0 {
+		return &s.policy
+	}
+	return nil
 }
 
 // place returns the index of a name in the order of names, or the index where it would be.
@@ -176,6 +200,7 @@ func (q *queueSettings) place(name string) (at int, there bool) {
 
 func (q *queueSettings) put(s *settings) {
 	q.remove(s.name)
+	q.police(s, 1)
 	at, _ := q.place(s.name)
 	q.sorted = slices.Insert(q.sorted, at, s)
 	if s.pattern = nil; !isPattern(s.name) {
@@ -452,11 +477,13 @@ func withoutResidue(words list) list {
 // reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
-	q.dirty = true
+	q.policed, q.counting, q.dirty = 0, 0, true
+	q.policies.Any, q.policies.Counting = false, false
 }
 
 // before makes the data type for what is saved beside the keys. No key has this type.
 func (q *queueSettings) before() {
+	q.policies.Of = q.policyOf
 	q.kind.Methods = rm.Methods(record.NoteMethods())
 	q.save = record.SetNote
 }

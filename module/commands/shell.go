@@ -222,6 +222,7 @@ func (m *module) before(s *rm.Server) error {
 		Monotonic: func() int64 { return s.Steady().Milliseconds() },
 
 		NodeTimeout: m.mesh.timeout,
+		Policies:    &m.settings.policies,
 	})
 	record.SetLocks(unsafe.Pointer(m.node.Locks().Table()))
 	record.SetFlushes(m.node.Flushes())

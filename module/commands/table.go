@@ -39,6 +39,11 @@ func jobArgs() []rm.Arg {
 		{Name: "after-id", Kind: rm.ArgString, Token: "AFTER", Optional: true, Multiple: true},
 		{Name: "on-dead", Kind: rm.ArgOneOf, Token: "ONDEAD", Optional: true, Sub: []rm.Arg{
 			{Name: "run", Kind: rm.ArgToken, Token: "run"}, {Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
+		{Name: "backoff", Kind: rm.ArgBlock, Token: "BACKOFF", Optional: true, Sub: []rm.Arg{
+			{Name: "base", Kind: rm.ArgInteger}, {Name: "max", Kind: rm.ArgInteger}, number("JITTER", "percent")}},
+		number("MAXNACKS", "count"), number("MAXDELIVERIES", "count"), {Name: "dead-queue", Kind: rm.ArgString, Token: "DEAD", Optional: true}, number("DEADTTL", "seconds"),
+		{Name: "on-expire", Kind: rm.ArgOneOf, Token: "ONEXPIRE", Optional: true, Sub: []rm.Arg{
+			{Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
 	}
 }
 

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -19,7 +21,8 @@ type Add struct {
 	Async       bool  // don't wait for the copies
 	CanWait     bool  // the client can be made to wait
 	Unique      Unique
-	Default     bool // Replicate wasn't given, and is the default
+	Default     bool    // Replicate wasn't given, and is the default
+	Policy      *Policy // nil: none was given
 
 	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
 	// those of every queue. If Sees itself is nil, the client may know and change all jobs.
@@ -83,7 +86,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if err != nil {
 		return id, false, err
 	}
-	extras := where.family
+	extras := n.policyExtra(a, where.family)
 	if unique {
 		extras = n.allExtras(extras, n.attributes(a))
 	}
@@ -111,6 +114,14 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 		n.locks.Free(n.scratch.lock, &id)
 	}
 	return id, wait, err
+}
+
+// policyExtra adds what ADDJOB says of failures to a job's extras.
+func (n *Node) policyExtra(a *Add, extras []byte) []byte {
+	if a.Policy == nil {
+		return extras
+	}
+	return store.AppendExtra(slices.Clip(extras), store.TagPolicy, a.Policy.append(nil))
 }
 
 // newJob makes the job of an ADDJOB. It isn't registered yet.

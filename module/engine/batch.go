@@ -162,7 +162,7 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 			return err
 		}
 	}
-	run := run{b: b, a: a, elsewhere: where.elsewhere}
+	run, extras := run{b: b, a: a, elsewhere: where.elsewhere}, n.policyExtra(a, nil)
 	for i, body := range bodies {
 		switch {
 		case len(body) > store.MaxBody:
@@ -179,7 +179,7 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 			continue
 		}
 		a.Body = body
-		j := n.newJob(a, nil, where.elsewhere)
+		j := n.newJob(a, extras, where.elsewhere)
 		n.register(a, j, q)
 		b.Answers[i] = Answer{ID: j.ID}
 		if where.elsewhere == 0 {

@@ -93,7 +93,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 		q = nil
 	}
 	var dead uint64
-	if d := n.Queue(deadName(name)); d != nil {
+	if d := n.Queue(n.deadQueueFor(name)); d != nil {
 		if dead = d.Waiting(); dead > 0 && q == nil && clients == 0 {
 			since, last = d.Created, d.ATime
 		}

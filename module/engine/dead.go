@@ -17,13 +17,18 @@ type Why uint8
 
 // The reasons.
 const (
-	WhyNacked Why = iota + 1 // a worker said so
-	WhyBusy                  // its key was being worked on (ONBUSY dead)
-	WhyParent                // a job that it waited for ended undone (ONDEAD dead)
+	WhyNacked     Why = iota + 1 // a worker said so
+	WhyBusy                      // its key was being worked on (ONBUSY dead)
+	WhyParent                    // a job that it waited for ended undone (ONDEAD dead)
+	WhyNacks                     // it was given back as often as MAXNACKS says
+	WhyDeliveries                // it was delivered as often as MAXDELIVERIES says
+	WhyExpired                   // its life was over (ONEXPIRE dead)
 	whys
 )
 
-var whyNames = [whys]string{WhyNacked: "nacked", WhyBusy: "busy", WhyParent: "parent"}
+var whyNames = [whys]string{
+	WhyNacked: "nacked", WhyBusy: "busy", WhyParent: "parent", WhyNacks: "max-nacks", WhyDeliveries: "max-deliveries", WhyExpired: "expired",
+}
 
 // String is the reason as SHOW has it; of a later release's reason, "unknown".
 func (w Why) String() string {
@@ -47,6 +52,14 @@ type Death struct {
 	Why  Why
 	TTL  int64  // the job's own time to live, seconds
 	From []byte // the queue that it was in; empty: that isn't known
+}
+
+// cameFrom returns the queue that a dead letter was in, by its extras; nil: that isn't known.
+func cameFrom(extras []byte) []byte {
+	if e := store.FindExtra(extras, store.TagDead); len(e) > deadHead {
+		return e[deadHead:]
+	}
+	return nil
 }
 
 // DeathOf returns what is known of a dead letter. From is the job's memory. ok is false if the job is none, or nothing is known.
@@ -86,6 +99,11 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	if nack {
 		n.countNack(j)
 	}
+	if p := n.policyOf(j); p.Set&SetDeadTTL != 0 && p.DeadTTL == 0 {
+		n.Stats.Dropped++
+		n.cancel(j)
+		return
+	}
 	n.clearWorker(j)
 	n.leaveTo(j)
 	n.store.Hold(j)
@@ -100,9 +118,31 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	n.serve(j.Queue)
 }
 
+// expiresDead makes a job a dead letter whose life is over, if the policy says so (ONEXPIRE dead). Each holder does so by its own clock.
+// The one that would have queued the job next queues it there.
+func (n *Node) expiresDead(j *store.Job) bool {
+	if j.State != store.StateActive && j.State != store.StateQueued || isDead(j) || held(j) || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0 {
+		return false
+	}
+	p := n.policyOf(j)
+	switch {
+	case !p.ExpiredDies || p.Set&SetDeadTTL != 0 && p.DeadTTL == 0:
+		return false
+	case j.State == store.StateQueued || j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0:
+		n.giveUp(j, WhyExpired, false)
+		return true
+	}
+	j, err := n.bury(j, WhyExpired)
+	if err == nil {
+		n.demote(j, 0)
+	}
+	return err == nil
+}
+
 // bury moves a held job to its dead-letter queue, and notes why. It fails if there can't be such a queue. The job may move in memory.
 func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
-	name, from := deadName(j.Queue.NameBytes()), slices.Clone(j.Queue.NameBytes())
+	p, from := n.policyOf(j), slices.Clone(j.Queue.NameBytes())
+	name := p.deadQueue(from)
 	if _, err := n.queue(name); err != nil {
 		return j, err
 	}
@@ -121,7 +161,11 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	if asleep != nil {
 		j, _ = n.setExtra(j, store.TagAsleep, asleep)
 	}
-	j.ETime = max(j.ETime, n.now+deadTTL*1000)
+	if p.Set&SetDeadTTL != 0 {
+		j.ETime = n.now + p.DeadTTL*1000
+	} else {
+		j.ETime = max(j.ETime, n.now+deadTTL*1000)
+	}
 	n.arm(j)
 	return j, nil
 }
@@ -143,7 +187,22 @@ func (n *Node) stayDying(j *store.Job, why Why, err error) {
 	j = n.noteDeath(j, why, 0, nil)
 	n.restAgain(j, buryAgain)
 	n.tellResting(j, buryAgain)
-	n.warn("a job of the queue %s can't become a dead letter, and is tried again in a minute: the key %s: %v", shown(j.Queue.NameBytes()), shown(deadName(j.Queue.NameBytes())), err)
+	n.warn("a job of the queue %s can't become a dead letter, and is tried again in a minute: the key %s: %v", shown(j.Queue.NameBytes()), shown(n.deadQueueOf(j)), err)
+}
+
+// deadQueueFor returns the name of a queue's dead-letter queue, if a job doesn't say another one.
+func (n *Node) deadQueueFor(queue []byte) []byte {
+	if n.policies.Any {
+		if p := n.policies.Of(queue); p != nil {
+			return p.deadQueue(queue)
+		}
+	}
+	return deadName(queue)
+}
+
+func (n *Node) deadQueueOf(j *store.Job) []byte {
+	p := n.policyOf(j)
+	return p.deadQueue(j.Queue.NameBytes())
 }
 
 // learnDeath takes over what another node says of a job that it has moved, when this node's copy is in that queue. left is what is
@@ -155,7 +214,7 @@ func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
 		}
 	}
 	if isDead(j) && left > 0 {
-		j.ETime = max(j.ETime, n.now+min(left, MaxSeconds*1000))
+		j.ETime = n.now + min(left, MaxSeconds*1000)
 		n.arm(j)
 	}
 	return n.learnFailure(j, extras)

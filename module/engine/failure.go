@@ -15,9 +15,10 @@ import (
 
 // Failure is what a worker says of a job that it gives back.
 type Failure struct {
-	Delay  int64  // ms until the job comes again, 0: at once
-	Dead   bool   // the job doesn't come again: it becomes a dead letter
-	Reason []byte // nil: none was given. Of a longer one than MaxReason the rest is cut off
+	HasDelay bool
+	Delay    int64  // ms until the job comes again, 0: at once. Without HasDelay the policy tells
+	Dead     bool   // the job doesn't come again: it becomes a dead letter
+	Reason   []byte // nil: none was given. Of a longer one than MaxReason the rest is cut off
 }
 
 // MaxReason is the greatest length of a failure's reason that is kept, in bytes.
@@ -62,16 +63,36 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 	if !comesBack(j) || rests(j) {
 		return false
 	}
-	dies := f.Dead && !isDead(j)
-	if f.Reason != nil || dies {
+	p := n.policyOf(j)
+	var deliveries, nacks int64
+	if p.counts() {
+		j = n.countTry(j, 0, 1)
+		p = n.policyOf(j) // the job may have moved
+		deliveries, nacks = tries(j)
+	}
+	why := Why(0)
+	switch {
+	case isDead(j):
+	case f.Dead:
+		why = WhyNacked
+	case p.MaxNacks > 0 && nacks >= p.MaxNacks:
+		why = WhyNacks
+	case p.MaxDeliveries > 0 && deliveries >= p.MaxDeliveries:
+		why = WhyDeliveries
+	}
+	if f.Reason != nil || why != 0 {
 		j = n.noteFailure(j, f.Reason)
 	}
-	switch {
-	case dies:
-		n.giveUp(j, WhyNacked, true)
+	span := f.Delay
+	if !f.HasDelay && p.Base > 0 {
+		span = n.backoff(&p, int(nacks))
+	}
+	switch span = n.restsFor(j, span); {
+	case why != 0:
+		n.giveUp(j, why, true)
 		return true
-	case n.restsFor(j, f.Delay) > 0:
-		n.rest(j, n.restsFor(j, f.Delay))
+	case span > 0:
+		n.rest(j, span)
 		return true
 	}
 	return n.requeue(j, true)
@@ -190,11 +211,11 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 }
 
 // tellings are the extras that tell of a job's failures.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep}
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
-	return j.Parts != 0 && (j.Extra(store.TagFailure) != nil || j.Extra(store.TagDead) != nil)
+	return j.Parts != 0 && (j.Extra(store.TagFailure) != nil || j.Extra(store.TagDead) != nil || j.Extra(store.TagTries) != nil)
 }
 
 // whereaboutsOf makes the message that says where a job is, and how it failed. Its extras are scratch memory.
@@ -220,8 +241,9 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 	n.onMovedTo(p, j, m)
 }
 
-// learnFailure takes over a failure that is later than the one that this node knows. The job may move.
+// learnFailure takes over a failure that is later than the one that this node knows, and how often the job was tried. The job may move.
 func (n *Node) learnFailure(j *store.Job, extras []byte) *store.Job {
+	j = n.learnTries(j, extras)
 	e := store.FindExtra(extras, store.TagFailure)
 	theirs, ok := failureOf(e)
 	if !ok {

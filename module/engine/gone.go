@@ -114,7 +114,7 @@ func (n *Node) allDeleted(at uint64) {
 func (n *Node) wasDeleted(m *wire.Message) bool {
 	n.scheduleFree() // a message may come before the tick
 	n.flushedAll()
-	return n.deletedUpTo(m.Queue, m.Job.CTime)
+	return n.deletedUpTo(m.Queue, m.Job.CTime) || n.deletedUpTo(cameFrom(m.Job.Extras), m.Job.CTime)
 }
 
 // flushedAll is for the first event after the data were emptied: no load has begun, so that was a flush.

@@ -71,8 +71,8 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.MaxUint16)) }
 
 // deliver takes a queued job out to be handed to a client. The retry time
-// starts now.
-func (n *Node) deliver(j *store.Job) {
+// starts now. It returns where the job is then.
+func (n *Node) deliver(j *store.Job) *store.Job {
 	q := j.Queue
 	n.toWork(j)
 	outlasts := n.outlast(j)
@@ -92,6 +92,10 @@ func (n *Node) deliver(j *store.Job) {
 	if j.Retry == 0 || outlasts || logsDelivery(j) {
 		n.log(LogState, j)
 	}
+	if n.isLimited(j) {
+		return n.countTry(j, 1, 0)
+	}
+	return j
 }
 
 // Fetch takes up to count jobs from the queues, one from each in turn,
@@ -123,7 +127,7 @@ func (n *Node) fetch(q *store.Queue) *store.Job {
 	budget := busySteps
 	j := n.next(q, &budget)
 	if j != nil {
-		n.deliver(j)
+		j = n.deliver(j)
 	}
 	return j
 }
@@ -189,6 +193,9 @@ func (n *Node) Undeliver(d Delivery) {
 	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
+	if n.isLimited(j) {
+		j = n.countTry(j, -1, 0)
+	}
 	n.retake(j, false)
 	n.push(j)
 	n.log(LogState, j)

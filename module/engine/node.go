@@ -118,6 +118,9 @@ type Config struct {
 	// stopped: durations are measured by it (clock.go). Nil: the time that SetNow tells.
 	Monotonic func() int64
 
+	// Policies are what settings say of failing jobs. Nil: nothing.
+	Policies *Policies
+
 	// NodeTimeout is the silence after which a node is suspected, ms; 0 is
 	// membership.DefaultTimeout.
 	NodeTimeout int64
@@ -129,6 +132,7 @@ type Node struct {
 	store      *store.Store
 	memory     *reclaimer // the store's allocator
 	keys       Keyspace
+	policies   *Policies
 	random     Random
 	nodeID     string
 	ids        *store.IDMaker
@@ -270,6 +274,9 @@ func New(c Config) *Node {
 		pendingAdds: map[store.ID]*pendingAdd{},
 		barred:      map[string][]store.ID{},
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
+	}
+	if n.policies = c.Policies; n.policies == nil {
+		n.policies = &Policies{}
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}

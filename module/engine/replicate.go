@@ -676,7 +676,11 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		}
 		if m.Flags&wire.NewQueue != 0 {
 			j = n.onNewQueue(p, j, m)
+			n.learnCounts(j, m)
 			n.postpone(j)
+			if j.State == store.StateQueued && isDead(j) {
+				n.send(p, n.queued(j, 0)) // each of the two had it in a queue, and one keeps it
+			}
 		}
 	}
 	if m.Flags&wire.NoReply == 0 {

@@ -143,6 +143,9 @@ func (n *Node) cost(from int) (cost int) {
 func (n *Node) due(j *store.Job) {
 	switch {
 	case j.ETime <= n.now:
+		if n.expiresDead(j) {
+			return
+		}
 		if !staysForDependents(j) {
 			n.Stats.Expired++
 		}
@@ -195,6 +198,8 @@ func (n *Node) due(j *store.Job) {
 		}
 		if paused {
 			n.keepOut(j)
+		} else if comesBack(j) && n.isExhausted(j) {
+			n.giveUp(j, WhyDeliveries, false)
 		} else if !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)

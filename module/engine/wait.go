@@ -314,7 +314,7 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 // give delivers a job to a client. The client doesn't wait any more.
 func (n *Node) give(w *Waiter, j *store.Job) *store.Job {
 	n.Cancel(w)
-	n.deliver(j)
+	j = n.deliver(j)
 	if w.Worker != nil {
 		j = n.SetWorker(j, w.Worker)
 	}

@@ -35,6 +35,10 @@ const (
 	TagDead
 	// TagAsleep: what a dead letter was unique by. The value is that of TagUnique.
 	TagAsleep
+	// TagPolicy: what becomes of the job when it fails, if its ADDJOB said so (package engine).
+	TagPolicy
+	// TagTries: how often each node has delivered the job, and was given it back, if that counts (package engine).
+	TagTries
 )
 
 const extraHead = 3

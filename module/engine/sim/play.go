@@ -186,6 +186,12 @@ func (s *Sim) newAdd() engine.Add {
 		a.Retry, a.Replicate = 0, 1
 	}
 	a.Async = s.chance(s.Async)
+	if s.Failing > 0 && a.Retry > 0 && s.r.IntN(2) == 0 {
+		a.Policy = &engine.Policy{
+			Set: engine.SetRetries | engine.SetOnExpire, Base: s.r.Int64N(3), Max: 4, Jitter: s.r.Int64N(100),
+			MaxNacks: s.r.Int64N(4), MaxDeliveries: s.r.Int64N(5), ExpiredDies: s.r.IntN(2) == 0,
+		}
+	}
 	return a
 }
 
@@ -360,6 +366,21 @@ func (s *Sim) nack(j *job, n *node) {
 			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
 		})
 	})
+}
+
+// mayDie checks that no job is given up before it was delivered as often as it may be.
+func (s *Sim) mayDie(j *store.Job) {
+	if j == nil || s.Failing == 0 {
+		return
+	}
+	d, dead := engine.DeathOf(j)
+	k := s.jobs[j.ID]
+	if !dead || k == nil || d.Why != engine.WhyDeliveries {
+		return
+	}
+	if p, ok := engine.PolicyOf(j); !ok || int64(k.delivered) < p.MaxDeliveries {
+		s.fail("%s was given up after %d deliveries, but may have %d", j.ID, k.delivered, p.MaxDeliveries)
+	}
 }
 
 // failure is what a worker says of a job that it gives back.

@@ -478,6 +478,7 @@ func (n *node) carryOut() {
 		switch e.Kind {
 		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
+			n.s.mayDie(e.Job)
 			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
 				if k := n.s.jobs[j.ID]; k != nil && k.unique != nil {
 					n.s.deadLetter(k)

@@ -1,0 +1,282 @@
+package engine
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Policies: when a job that failed comes again, how often it is tried, and what becomes of it then. A job's own words count more than the
+// settings of its queue, which are read when they are needed: so they count for jobs that wait already, too.
+
+// Policy says what becomes of jobs that fail. Set tells which of its parts were said.
+type Policy struct {
+	Set                     PolicySet
+	Base, Max               int64 // BACKOFF, seconds; both 0: none
+	Jitter                  int64 // percent by which a back-off is shortened at most, at random
+	MaxNacks, MaxDeliveries int64 // 0: none
+	DeadTTL                 int64 // seconds; 0: the job ends instead of becoming a dead letter
+	ExpiredDies             bool  // ONEXPIRE dead
+	Dead                    []byte
+}
+
+// PolicySet is a set of parts of a [Policy]. The bits are saved.
+type PolicySet uint8
+
+// The parts.
+const (
+	SetBackoff PolicySet = 1 << iota
+	SetMaxNacks
+	SetMaxDeliveries
+	SetDead
+	SetDeadTTL
+	SetOnExpire
+
+	// SetRetries are those that need a retry time: an at-most-once job is never tried again.
+	SetRetries = SetBackoff | SetMaxNacks | SetMaxDeliveries
+)
+
+// Limits of a policy.
+const (
+	MaxTries      = 65535 // of MAXNACKS and MAXDELIVERIES
+	DefaultJitter = 20    // percent
+	MaxDeadQueue  = 1024  // bytes of a dead-letter queue's name that is said
+)
+
+// Policies are the policies that settings say for queues. The caller of the node keeps them up to date.
+type Policies struct {
+	Of       func(queue []byte) *Policy // nil: the settings say nothing for this queue
+	Any      bool                       // whether they say anything for any queue
+	Counting bool                       // whether any says MAXDELIVERIES
+}
+
+// override puts what p says over q.
+func (p *Policy) override(q *Policy) {
+	if p.Set&SetBackoff != 0 {
+		q.Base, q.Max, q.Jitter = p.Base, p.Max, p.Jitter
+	}
+	if p.Set&SetMaxNacks != 0 {
+		q.MaxNacks = p.MaxNacks
+	}
+	if p.Set&SetMaxDeliveries != 0 {
+		q.MaxDeliveries = p.MaxDeliveries
+	}
+	if p.Set&SetDead != 0 {
+		q.Dead = p.Dead
+	}
+	if p.Set&SetDeadTTL != 0 {
+		q.DeadTTL = p.DeadTTL
+	}
+	if p.Set&SetOnExpire != 0 {
+		q.ExpiredDies = p.ExpiredDies
+	}
+	q.Set |= p.Set
+}
+
+// A policy's TagPolicy has the set, 1 if ONEXPIRE is dead, the jitter, and then, little endian, base and max (32 bits), the limits of
+// NACKs and deliveries (16 bits), DEADTTL (32 bits), and the name of the dead-letter queue.
+const policyHead = 19
+
+func (p *Policy) append(b []byte) []byte {
+	expired := byte(0)
+	if p.ExpiredDies {
+		expired = 1
+	}
+	b = append(b, byte(p.Set), expired, byte(p.Jitter))
+	b = binary.LittleEndian.AppendUint32(b, uint32(p.Base))
+	b = binary.LittleEndian.AppendUint32(b, uint32(p.Max))
+	b = binary.LittleEndian.AppendUint16(b, uint16(p.MaxNacks))
+	b = binary.LittleEndian.AppendUint16(b, uint16(p.MaxDeliveries))
+	b = binary.LittleEndian.AppendUint32(b, uint32(p.DeadTTL))
+	return append(b, p.Dead...)
+}
+
+// readPolicy reads a TagPolicy. Dead is memory of e.
+func readPolicy(e []byte) (p Policy) {
+	if len(e) < policyHead {
+		return p
+	}
+	return Policy{
+		Set: PolicySet(e[0]), ExpiredDies: e[1]&1 != 0, Jitter: min(int64(e[2]), 100),
+		Base: int64(binary.LittleEndian.Uint32(e[3:])), Max: int64(binary.LittleEndian.Uint32(e[7:])),
+		MaxNacks: int64(binary.LittleEndian.Uint16(e[11:])), MaxDeliveries: int64(binary.LittleEndian.Uint16(e[13:])),
+		DeadTTL: int64(binary.LittleEndian.Uint32(e[15:])), Dead: e[policyHead:],
+	}
+}
+
+// PolicyOf returns what a job's ADDJOB said of failures. Dead is the job's memory.
+func PolicyOf(j *store.Job) (p Policy, ok bool) {
+	if j.Parts == 0 {
+		return p, false
+	}
+	e := j.Extra(store.TagPolicy)
+	return readPolicy(e), e != nil
+}
+
+// policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. What needs a retry time
+// is left out of that of an at-most-once job.
+func (n *Node) policyOf(j *store.Job) (p Policy) {
+	if isDead(j) {
+		return p
+	}
+	if n.policies.Any {
+		if q := n.policies.Of(j.Queue.NameBytes()); q != nil {
+			p = *q
+		}
+	}
+	if own, ok := PolicyOf(j); ok {
+		own.override(&p)
+	}
+	if j.Retry == 0 {
+		p.Base, p.Max, p.MaxNacks, p.MaxDeliveries = 0, 0, 0, 0
+	}
+	return p
+}
+
+// counts says whether a job's failures are counted for what the policy says.
+func (p *Policy) counts() bool { return p.Base > 0 || p.MaxNacks > 0 || p.MaxDeliveries > 0 }
+
+// deadQueue returns the name of the dead-letter queue for jobs of a queue. It is new memory.
+func (p *Policy) deadQueue(queue []byte) []byte {
+	if len(p.Dead) > 0 && string(p.Dead) != string(queue) {
+		return slices.Clone(p.Dead)
+	}
+	return deadName(queue)
+}
+
+// backoff returns for how long a job rests that has failed so often, ms.
+func (n *Node) backoff(p *Policy, failures int) int64 {
+	span := p.Max
+	if shift := max(failures-1, 0); shift < 31 {
+		span = min(p.Max, p.Base<<shift)
+	}
+	span *= 1000
+	if most := span * p.Jitter / 100; most > 0 {
+		span -= n.below(most + 1)
+	}
+	return span
+}
+
+// Tries: the deliveries and NACKs of a job that has a limit, or a back-off, counted exactly. Each node counts the deliveries that it
+// answered, and the NACKs that it was sent. Of two nodes' lists the greater numbers count, so a message that is lost, or comes twice,
+// changes nothing.
+//
+// A TagTries has the count of the job's moves with which the counting began (32 bits, little endian), and for each node 8 bytes with
+// its name and two numbers of 16 bits: deliveries and NACKs.
+const (
+	triesHead = 4
+	triesNode = nodeLen + 4
+	triesMost = 64 // nodes; what further ones do isn't counted
+)
+
+// tries counts a job's deliveries and NACKs.
+func tries(j *store.Job) (deliveries, nacks int64) {
+	if j.Parts == 0 {
+		return 0, 0
+	}
+	e := j.Extra(store.TagTries)
+	if len(e) < triesHead {
+		return 0, 0
+	}
+	for e = e[triesHead:]; len(e) >= triesNode; e = e[triesNode:] {
+		deliveries += int64(binary.LittleEndian.Uint16(e[nodeLen:]))
+		nacks += int64(binary.LittleEndian.Uint16(e[nodeLen+2:]))
+	}
+	return deliveries, nacks
+}
+
+// Tries returns how often a job was delivered by exact count; counted is false if nobody counts.
+func Tries(j *store.Job) (deliveries int64, counted bool) {
+	if j.Parts == 0 || j.Extra(store.TagTries) == nil {
+		return 0, false
+	}
+	deliveries, _ = tries(j)
+	return deliveries, true
+}
+
+// ofNode finds a node's numbers in a TagTries; nil: it has none.
+func ofNode(e []byte, node wire.Node) []byte {
+	for at := triesHead; at+triesNode <= len(e); at += triesNode {
+		if wire.Node(binary.BigEndian.Uint64(e[at:])) == node {
+			return e[at+nodeLen : at+triesNode]
+		}
+	}
+	return nil
+}
+
+// countTry adds to what this node counts of a job. The job may move.
+func (n *Node) countTry(j *store.Job, deliveries, nacks int) *store.Job {
+	e := slices.Clone(j.Extra(store.TagTries))
+	if len(e) < triesHead {
+		e = binary.LittleEndian.AppendUint32(nil, moves(j))
+	}
+	mine := ofNode(e, n.self.Node())
+	if mine == nil {
+		if len(e) >= triesHead+triesMost*triesNode {
+			return j
+		}
+		e = binary.BigEndian.AppendUint64(e, uint64(n.self.Node()))
+		e = append(e, 0, 0, 0, 0)
+		mine = e[len(e)-4:]
+	}
+	binary.LittleEndian.PutUint16(mine, counted(binary.LittleEndian.Uint16(mine), deliveries))
+	binary.LittleEndian.PutUint16(mine[2:], counted(binary.LittleEndian.Uint16(mine[2:]), nacks))
+	j, _ = n.setExtra(j, store.TagTries, e)
+	n.log(LogState, j)
+	return j
+}
+
+// counted returns v plus more, within the bounds of a uint16.
+func counted(v uint16, more int) uint16 { return saturated(v, max(more, -int(v))) }
+
+// learnTries takes over what other nodes count of a job. The job may move.
+func (n *Node) learnTries(j *store.Job, extras []byte) *store.Job {
+	theirs := store.FindExtra(extras, store.TagTries)
+	if len(theirs) < triesHead {
+		return j
+	}
+	mine := slices.Clone(j.Extra(store.TagTries))
+	switch {
+	case len(mine) < triesHead || binary.LittleEndian.Uint32(mine) < binary.LittleEndian.Uint32(theirs):
+		mine = slices.Clone(theirs)
+	case binary.LittleEndian.Uint32(mine) > binary.LittleEndian.Uint32(theirs):
+		return j
+	}
+	for at := triesHead; at+triesNode <= len(theirs); at += triesNode {
+		node := wire.Node(binary.BigEndian.Uint64(theirs[at:]))
+		if k := ofNode(mine, node); k != nil {
+			for i := 0; i < 4; i += 2 {
+				binary.LittleEndian.PutUint16(k[i:], max(binary.LittleEndian.Uint16(k[i:]), binary.LittleEndian.Uint16(theirs[at+nodeLen+i:])))
+			}
+		} else if len(mine) < triesHead+triesMost*triesNode {
+			mine = append(mine, theirs[at:at+triesNode]...)
+		}
+	}
+	if string(mine) == string(j.Extra(store.TagTries)) {
+		return j
+	}
+	j, _ = n.setExtra(j, store.TagTries, mine)
+	n.log(LogState, j)
+	return j
+}
+
+// isLimited says whether the deliveries of a job are counted, because a limit may count for it. It is asked for each delivery.
+func (n *Node) isLimited(j *store.Job) bool {
+	if !n.policies.Counting && (j.Parts == 0 || j.Extra(store.TagPolicy) == nil) || j.Retry == 0 {
+		return false
+	}
+	p := n.policyOf(j)
+	return p.MaxDeliveries > 0
+}
+
+// isExhausted says whether a job that comes back without a NACK was delivered as often as its limit says.
+func (n *Node) isExhausted(j *store.Job) bool {
+	if j.Flags&store.FlagQueuedOnce == 0 || j.Returning() || !n.isLimited(j) {
+		return false
+	}
+	p := n.policyOf(j)
+	deliveries, _ := tries(j)
+	return deliveries >= p.MaxDeliveries
+}
