@@ -14,6 +14,7 @@
 //     lock.go: taking and releasing locks, lockscan.go: listing and clearing them;
 //     glob.go: patterns;
 //   - meshwide.go: QLEN and QSTAT, and what all commands with MESH do;
+//   - failure.go: NACK, and what becomes of jobs that fail, movejob.go: MOVEJOB;
 //   - family.go, wip.go: jobs that wait for others, and work in progress; uq.go: unique
 //     queues;
 //   - container.go, mesh.go, nodes.go: JOBMESH and the bus; functions.go: JOBMESH LUA;

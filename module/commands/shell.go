@@ -653,6 +653,8 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_evicted", st.Evicted)
 	w.Int("jobs_cancelled", st.Cancelled)
 	w.Int("jobs_dropped", st.Dropped)
+	w.Int("jobs_moved", st.Moved)
+	w.Int("jobs_revived", st.Revived)
 	w.Int("jobs_dead", st.Dead)
 	for why, count := range st.DeadFor {
 		if why > 0 {

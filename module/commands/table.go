@@ -90,6 +90,13 @@ func (m *module) commands() []rm.Command {
 			Args: append(idArgs(true), rm.Arg{Name: "when", Kind: rm.ArgOneOf, Optional: true, Sub: []rm.Arg{
 				{Name: "seconds", Kind: rm.ArgInteger, Token: "DELAY"}, {Name: "dead", Kind: rm.ArgToken, Token: "DEAD"}}},
 				rm.Arg{Name: "reason", Kind: rm.ArgString, Token: "REASON", Optional: true})}},
+		{Name: "movejob", Run: m.moveJob, Flags: "write deny-oom blocking", Categories: "write slow blocking", Info: rm.Info{
+			Summary: "Moves jobs to another queue, or dead letters back to where they came from.", Complexity: "O(N log M) with N jobs moved and M waiting jobs, at each node that is asked", Since: since, Arity: -2,
+			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Step: 1}, {Flags: rm.KeyInsert, Keyword: "TO", Position: 1, Step: 1}},
+			Args: []rm.Arg{{Name: "jobs", Kind: rm.ArgOneOf, Sub: []rm.Arg{
+				{Name: "job-id", Kind: rm.ArgString, Multiple: true},
+				{Name: "several", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "queue", Kind: rm.ArgKey, Token: "FROM"}, number("COUNT", "count")}}}},
+				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{

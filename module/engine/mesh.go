@@ -147,7 +147,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskJobs(p, m)
 	case wire.AskFlush:
 		n.onAskFlush(p, m)
-	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs:
+	case wire.AskMove:
+		return n.onAskMove(p, m)
+	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs, wire.MovedJobs:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:
 		return n.onAskCopies(p, m)

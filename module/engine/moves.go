@@ -47,6 +47,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	if err != nil {
 		return j, err
 	}
+	delayed := j.Reason() == store.Delayed
 	if count&deadLetter != 0 {
 		n.endLocks(j)
 		j, _ = n.setExtra(j, store.TagUnique, nil)
@@ -60,6 +61,9 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
 	n.countFamily(j)
+	if delayed {
+		n.store.Count(j, store.Delayed)
+	}
 	if j.State != store.StateWaitRepl {
 		n.logAnew(j)
 	}
@@ -83,6 +87,20 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
 	n.log(LogState, j)
 	return j, err
+}
+
+// ariseAfter is moveAfter for a dead letter that another node has revived, and queues.
+func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64) *store.Job {
+	j, err := n.arise(j, wakened(j), name, count)
+	if err != nil {
+		return j
+	}
+	j = n.learnFailure(j, extras)
+	if left > 0 {
+		j.ETime = n.now + min(left, MaxSeconds*1000)
+	}
+	n.demote(j, 0)
+	return j
 }
 
 // movedTo returns the message that says where a moved job is.
@@ -152,6 +170,9 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 	queued, worked := j.State == store.StateQueued, j.Place == store.InWorking
 	if queued || j.State == store.StateActive {
 		n.store.Hold(j)
+	}
+	if isDead(j) && count&deadLetter == 0 && count > moves(j) {
+		return n.ariseAfter(j, name, count, extras, left)
 	}
 	j, err := n.moveTo(j, name, count)
 	if count&deadLetter != 0 {

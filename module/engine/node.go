@@ -89,6 +89,8 @@ type Stats struct {
 	// another job ended undone. Dead counts jobs put into a dead-letter queue, for whatever reason.
 	Cancelled, Dropped, Dead int64
 	DeadFor                  [whys]int64 // Dead, by the reason
+	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
+	Moved, Revived int64
 
 	// Sent and Received count messages of the mesh. Exported and Imported count jobs that were
 	// handed over to other nodes, and by other nodes.

@@ -19,6 +19,7 @@ type MeshAnswer struct {
 	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
 	Flushed    uint64        // QFLUSH: jobs that have gone
+	Moved      uint64        // MOVEJOB: jobs that have moved
 	Next       uint64        // QSCAN, JSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
 }
@@ -109,6 +110,8 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 		return f.Flushes
 	case kind == wire.AskJobs:
 		return f.Jobs
+	case kind == wire.AskMove:
+		return f.Failures
 	default:
 		return f.Counts
 	}
@@ -173,6 +176,9 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		return q.takeJobs(p, m)
 	case wire.Flushed:
 		q.got.Flushed += min(m.Round, maxCount)
+		return nil
+	case wire.MovedJobs:
+		q.got.Moved += min(m.Round, maxCount)
 		return nil
 	}
 	return q.takeCounts(p.ID, m.Queue)

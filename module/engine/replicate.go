@@ -678,7 +678,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			j = n.onNewQueue(p, j, m)
 			n.learnCounts(j, m)
 			n.postpone(j)
-			if j.State == store.StateQueued && isDead(j) {
+			if j.State == store.StateQueued {
 				n.send(p, n.queued(j, 0)) // each of the two had it in a queue, and one keeps it
 			}
 		}

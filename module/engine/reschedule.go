@@ -47,7 +47,7 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 		token, holder := n.locks.Take(n.lockName(j, u, store.LockWait), &j.ID, lease)
 		if holder != nil {
 			n.Stats.Duplicates++
-			n.reschedule(j, u, u.ConflictDelay())
+			n.reschedule(j, u, conflictDelay(u))
 			return false
 		}
 		u.SetWait(token)
@@ -75,7 +75,7 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	switch {
 	case n.locks.AnyAsks(name):
 		// Only one acquisition at a time: several would take the votes from each other.
-		n.delay(j, u.ConflictDelay()+n.below(putOffMS))
+		n.delay(j, conflictDelay(u)+n.below(putOffMS))
 		return false
 	case n.isBackedOff(name):
 		n.waitOut(j, string(name))
@@ -122,7 +122,7 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		n.log(LogState, j) // the job was left to another node meanwhile, or a client works on it
 	case o.Kind == lock.Conflict:
 		n.Stats.Duplicates++
-		n.reschedule(j, u, u.ConflictDelay())
+		n.reschedule(j, u, conflictDelay(u))
 	case o.Kind != lock.Granted:
 		if j.Retry > 0 && j.Holders() > 0 {
 			setQueuedOnce(j) // as far as is known: others may have a majority
@@ -145,6 +145,16 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		n.arm(j)
 	}
 	return false
+}
+
+// conflictDelay is how long a job whose key is taken waits between tries, ms. A dead letter that lives again waits though its ADDJOB didn't
+// say that.
+func conflictDelay(u store.Unique) int64 {
+	const revived = 5_000
+	if span := u.ConflictDelay(); span > 0 {
+		return span
+	}
+	return revived
 }
 
 // waitOut puts a job off once more until it tries again. The time is random: other nodes that got a part of
@@ -204,7 +214,7 @@ func (n *Node) waitFor(j *store.Job, span int64) {
 func (n *Node) spanOf(j *store.Job) int64 {
 	switch isNew := j.State == store.StateWaitRepl || j.QTime == 0; {
 	case n.putOff(j) && isNew:
-		return max(delayFrom(j, n.now), j.Unique().ConflictDelay())
+		return max(delayFrom(j, n.now), conflictDelay(j.Unique()))
 	case n.putOff(j), n.isToQueue(j):
 		return max(delayFrom(j, n.now), j.QTime-n.now)
 	case j.State == store.StateActive && j.Place == store.InHeld && j.Retry > 0 && !held(j):

@@ -130,7 +130,7 @@ func newWorld() *world {
 			n, other := w.actor(0), w.actor(1)
 			n.Do(func() { n.e.SetFeatures(other.ID, engine.Features{Batches: true}) })
 		},
-		"count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "qflush": w.qflush, "paused": w.paused,
+		"move": w.move, "count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "qflush": w.qflush, "paused": w.paused,
 		"sofar":   func() { w.Say("%v", w.actor(0).e.CopiesSoFar(w.copies)) }, // NODE: what the last WAITCOPIES would answer now
 		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	})
@@ -809,6 +809,24 @@ func (w *world) failure() *engine.Failure {
 		f.Reason = []byte(reason)
 	}
 	return f
+}
+
+// move moves a job (NODE JOB [to=QUEUE]).
+func (w *world) move() {
+	n, id := w.actor(0), w.Job(1)
+	var to []byte
+	if w.D.HasArg("to") {
+		var name string
+		w.Arg("to", &name)
+		to = []byte(name)
+	}
+	n.Do(func() {
+		if err := n.e.Move(&id, to); err != nil {
+			w.Say("%v", err)
+			return
+		}
+		w.Say("moved")
+	})
 }
 
 // waitCopies is WAITCOPIES of a job: NODE JOB [copies=N].

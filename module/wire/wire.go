@@ -155,6 +155,11 @@ const (
 	// Whereabouts is a MovedTo that also says how a job failed. Job has no more than Extras: those that tell it. Span is what is left of the
 	// job's life. Count is 0 for a job that was never moved.
 	Whereabouts
+	// AskMove asks the receiver to move the oldest jobs that wait in a queue to another, Count at most. Queue has both names, in a form
+	// that package engine defines. Span is any number. The answer is MovedJobs, with the same Span.
+	AskMove
+	// MovedJobs: the sender has moved Round jobs.
+	MovedJobs
 	kinds
 )
 
@@ -483,20 +488,23 @@ var parts = [kinds]uint16{
 	AskIdle:  hasID | hasSpan | hasRound,
 	Idle:     hasID | hasRound,
 
-	ReplJobs:    hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
-	GotJobs:     hasID | hasCount,
-	AskCounts:   hasSpan | hasQueue,
-	Counts:      hasSpan | hasQueue,
-	AskQueues:   hasCount | hasSpan | hasRound,
-	Queues:      hasSpan | hasQueue | hasRound,
-	Entries:     hasCount | hasQueue | hasRound | hasMembers,
-	EntrySums:   hasQueue | hasRound,
-	AskCopies:   hasSpan | hasQueue,
-	Copies:      hasCount | hasSpan | hasQueue,
-	AskFlush:    hasSpan | hasQueue,
-	Flushed:     hasSpan | hasRound,
-	AskJobs:     hasCount | hasSpan | hasQueue | hasRound | hasMembers,
-	Jobs:        hasSpan | hasQueue | hasRound,
+	ReplJobs:  hasID | hasSpan | hasHolders | hasQueue | hasJob | hasMore,
+	GotJobs:   hasID | hasCount,
+	AskCounts: hasSpan | hasQueue,
+	Counts:    hasSpan | hasQueue,
+	AskQueues: hasCount | hasSpan | hasRound,
+	Queues:    hasSpan | hasQueue | hasRound,
+	Entries:   hasCount | hasQueue | hasRound | hasMembers,
+	EntrySums: hasQueue | hasRound,
+	AskCopies: hasSpan | hasQueue,
+	Copies:    hasCount | hasSpan | hasQueue,
+	AskFlush:  hasSpan | hasQueue,
+	Flushed:   hasSpan | hasRound,
+	AskJobs:   hasCount | hasSpan | hasQueue | hasRound | hasMembers,
+	Jobs:      hasSpan | hasQueue | hasRound,
+	AskMove:   hasCount | hasSpan | hasQueue,
+	MovedJobs: hasSpan | hasRound,
+
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 }
 

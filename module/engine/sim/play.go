@@ -353,6 +353,9 @@ func (s *Sim) nack(j *job, n *node) {
 		before, worked := j.delivered, j.worked
 		s.uniqueGiven(j)
 		f := s.failure()
+		if j.unique == nil && (f.Dead || s.Failing > 0 && s.r.IntN(3) == 0) {
+			s.reviveLater(j)
+		}
 		if done := e.Nack(&j.id, f); !done || !s.Swift || f.Delay > 0 || f.Dead {
 			return
 		}
@@ -364,6 +367,24 @@ func (s *Sim) nack(j *job, n *node) {
 			near := func(t int64) bool { return t >= at-100 && t <= at+100 }
 			handed := near(j.moved) || near(j.given)
 			return !handed && !j.done && j.delivered == before && j.worked == worked && s.queued(j) == 0
+		})
+	})
+}
+
+// reviveLater moves a job back from its dead-letter queue, should it be there then, or to another queue.
+func (s *Sim) reviveLater(j *job) {
+	s.at(s.r.Int64N(20_000), func() {
+		n := s.up()
+		if n == nil || s.closed || j.done {
+			return
+		}
+		var to []byte
+		if s.r.IntN(3) == 0 {
+			to = fmt.Append(nil, "q", s.r.IntN(queues))
+		}
+		n.call(func() {
+			err := n.e.Move(&j.id, to)
+			s.trace("node %d: MOVEJOB %s to %q: %v", n.i, j.id, to, err)
 		})
 	})
 }

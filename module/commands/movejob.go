@@ -1,0 +1,163 @@
+package commands
+
+import (
+	"jobmesh/module/engine"
+	"jobmesh/rm"
+)
+
+// MOVEJOB.
+
+// Errors of MOVEJOB.
+const (
+	errMoveCount engine.Refusal = "ERR COUNT must be between 1 and 10000"
+	errMoveBack  engine.Refusal = "NOPERM this user's key patterns (ACL) exclude some queues, and dead letters may come from any: say TO"
+)
+
+// moving is a parsed MOVEJOB: the first arguments are IDs, or there is a queue from which jobs are moved.
+type moving struct {
+	ids      int
+	from, to []byte // nil: not given
+	count    int
+	meshOptions
+}
+
+// defaultMove is the COUNT of a MOVEJOB FROM without one.
+const defaultMove = 100
+
+func parseMove(c args) (v moving, err error) {
+	i, n := 1, c.NArgs()
+	for i < n && !isMoveOption(c.Arg(i)) {
+		i++
+	}
+	v.ids = i - 1
+	for i < n {
+		opt, more := c.Arg(i), i+1 < n
+		switch {
+		case is(opt, "FROM") && more && i == 1:
+			v.from = c.Arg(i + 1)
+			i += 2
+		case is(opt, "TO") && more && v.to == nil:
+			v.to = c.Arg(i + 1)
+			i += 2
+		case is(opt, "COUNT") && more && v.from != nil && v.count == 0:
+			count, ok := between(c.Arg(i+1), 1, engine.MaxMove)
+			if !ok {
+				return v, errMoveCount
+			}
+			v.count = int(count)
+			i += 2
+		default:
+			took, err := 0, error(nil)
+			if v.from != nil {
+				took, err = v.option(c, i)
+			}
+			if err != nil {
+				return v, err
+			}
+			if took == 0 {
+				return v, errSyntax
+			}
+			i += took
+		}
+	}
+	if v.ids == 0 && v.from == nil {
+		return v, errSyntax
+	}
+	if v.count == 0 {
+		v.count = defaultMove
+	}
+	return v, v.complete()
+}
+
+func isMoveOption(arg []byte) bool {
+	return is(arg, "FROM") || is(arg, "TO") || is(arg, "COUNT") || is(arg, "MESH") || is(arg, "TIMEOUT")
+}
+
+// moveJob is MOVEJOB.
+func (m *module) moveJob(c *rm.Ctx) {
+	if !m.enter(c) {
+		return
+	}
+	v, err := parseMove(c)
+	if err == nil {
+		err = m.mayMove(c, &v)
+	}
+	if err != nil {
+		fail(c, err)
+		m.carryOut(c)
+		return
+	}
+	switch {
+	case v.from == nil:
+		m.moveIDs(c, &v)
+	case v.mesh:
+		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.MoveMesh(v.from, v.to, v.count, v.timeout) }, putMeshMoved)
+	default:
+		if _, wrong := m.find(c, v.from); wrong {
+			return
+		}
+		c.Int(int64(m.node.MoveFrom(v.from, v.to, v.count)))
+		m.carryOut(c)
+	}
+}
+
+// mayMove refuses a MOVEJOB as a whole. The server checks the user's rights to the queues that are named; dead letters may come from any.
+func (m *module) mayMove(c *rm.Ctx, v *moving) error {
+	if m.node.Passive() {
+		return engine.ErrReplica
+	}
+	if v.from != nil && v.to == nil && !m.limits.none && !c.MayAll() {
+		return errMoveBack
+	}
+	m.watchMemory(0)
+	if err := m.node.HasRoom(); err != nil {
+		return err
+	}
+	if v.to != nil && v.from != nil {
+		return m.node.TakesJobs(v.to)
+	}
+	return nil
+}
+
+// moveIDs moves the jobs that are named. With one ID the answer says why it can't be moved.
+func (m *module) moveIDs(c *rm.Ctx, v *moving) {
+	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.to == nil && !m.mayMoveBack(c) {
+		return
+	}
+	moved := int64(0)
+	err := error(engine.ErrNoJob) // for an ID that no job can have
+	for i := range m.ids {
+		if err = m.node.Move(&m.ids[i], v.to); err == nil {
+			moved++
+		}
+	}
+	if v.ids == 1 && err != nil {
+		fail(c, err)
+	} else {
+		c.Int(moved)
+	}
+	m.carryOut(c)
+}
+
+// mayMoveBack refuses dead letters that came from a queue that the client's user may not use.
+func (m *module) mayMoveBack(c *rm.Ctx) bool {
+	if m.limits.none {
+		return true
+	}
+	for i := range m.ids {
+		if j := m.node.Job(&m.ids[i]); j != nil {
+			if d, dead := engine.DeathOf(j); dead && len(d.From) > 0 && !c.May(d.From, rm.UseWrite) {
+				fail(c, errNoKey)
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func putMeshMoved(c *rm.Ctx, a *engine.MeshAnswer) {
+	c.Map(2)
+	c.Text("moved")
+	c.Int(int64(a.Moved))
+	putUnanswered(c, a)
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// MOVEJOB: jobs that wait go to another queue. A dead letter that is moved lives again: it is what it was before it died, and its
+// tries begin anew. The other holders follow, see moves.go.
+
+// MaxMove is the greatest number of jobs that one MOVEJOB FROM moves at a node.
+const MaxMove = 10_000
+
+// Refusals of MOVEJOB.
+const (
+	ErrInProgress Refusal = "INPROGRESS The job is being worked on: it can be moved when it is given back"
+	ErrNotDead    Refusal = "NOTDEAD The job isn't dead, or where it came from isn't known: say where it is to go, by TO"
+)
+
+// Move moves a job to a queue; nil: a dead letter goes back to where it came from. It refuses a job that isn't known here (ErrNoJob), that
+// a client works on, or had at most once (ErrInProgress), that isn't dead where no queue is said (ErrNotDead), a queue that takes nothing
+// (ErrPaused) or can't be made, and a queue in which another job has the job's key (DUPLICATE). Nothing has changed then.
+func (n *Node) Move(id *store.ID, to []byte) error {
+	j := n.store.Lookup(id)
+	switch {
+	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl:
+		return ErrNoJob
+	case j.Place == store.InWorking || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0:
+		return ErrInProgress
+	}
+	if to == nil {
+		if to = slices.Clone(cameFrom(j.Extras())); !isDead(j) || to == nil {
+			return ErrNotDead
+		}
+	}
+	if err := n.TakesJobs(to); err != nil {
+		return err
+	}
+	if j = n.store.Lookup(id); j == nil {
+		return ErrNoJob // TakesJobs may have removed a key whose time was over
+	}
+	if isDead(j) {
+		return n.revive(j, to)
+	}
+	if string(to) == string(j.Queue.NameBytes()) {
+		return nil
+	}
+	queued := j.State == store.StateQueued
+	n.store.Hold(j)
+	j, err := n.moveAlong(j, to)
+	if err != nil {
+		if queued {
+			n.pushBack(j)
+		}
+		return err
+	}
+	n.Stats.Moved++
+	n.tellChanged(j, wire.NewQueue)
+	if queued {
+		n.push(j)
+		n.log(LogState, j)
+		n.serve(j.Queue)
+	}
+	return nil
+}
+
+// TakesJobs refuses a queue that can't be made, or takes nothing.
+func (n *Node) TakesJobs(queue []byte) error {
+	q := n.Queue(queue)
+	if q == nil {
+		if err := n.keys.Free(queue); err != nil {
+			return err
+		}
+	}
+	if n.paused(queue, q, PauseIn) {
+		return ErrPaused
+	}
+	return nil
+}
+
+// revive makes a dead letter what it was, in a queue, and queues it. If it is unique, another job may have its key by now: then it stays
+// dead. In a mesh only the other nodes can tell for certain. So there the job lives again, and waits for its key as one that a
+// conflict has put off; it is queued when it has the key.
+func (n *Node) revive(j *store.Job, to []byte) error {
+	asleep := wakened(j)
+	if asleep != nil && asleep.Waits() && asleep.Strategy() != store.UniqueWindow && !n.notUnique {
+		if l := n.locks.Live(n.lockNameIn(j, asleep, to)); l != nil && l.Job != j.ID && (n.mesh.Alone() || (*owners)(n).Holds(l)) {
+			return duplicate(&l.Job, j.UniqueKey(asleep))
+		}
+		asleep.Set(store.UniquePending)
+	}
+	n.store.Hold(j)
+	d, _ := DeathOf(j)
+	j, err := n.arise(j, asleep, to, moves(j)&^deadLetter+2)
+	if err != nil {
+		n.pushBack(j)
+		return err
+	}
+	if d.TTL > 0 {
+		j.ETime = n.now + d.TTL*1000
+		n.arm(j)
+	}
+	n.Stats.Moved++
+	n.Stats.Revived++
+	clearQueuedOnce(j) // its queueing isn't counted
+	n.tellChanged(j, wire.NewQueue)
+	if n.putOff(j) && !n.again(j, false) {
+		n.log(LogState, j)
+		return nil
+	}
+	n.push(j)
+	n.log(LogState, j)
+	n.serve(j.Queue)
+	return nil
+}
+
+// wakened returns what a dead letter was unique by, without its locks, in new memory; nil: nothing.
+func wakened(j *store.Job) store.Unique {
+	asleep := store.Unique(slices.Clone(j.Extra(store.TagAsleep)))
+	if len(asleep) == 0 {
+		return nil
+	}
+	asleep.Clear(store.UniqueHasWait | store.UniqueHasRun | store.UniquePending | store.UniqueLapsed)
+	return asleep
+}
+
+// lockNameIn is the name of the waiting lock that a job would have in a queue. It is scratch memory.
+func (n *Node) lockNameIn(j *store.Job, u store.Unique, queue []byte) []byte {
+	scope := queue
+	if u.Has(store.UniqueMesh) {
+		scope = nil
+	}
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, scope, j.UniqueKey(u))
+	return n.scratch.lock
+}
+
+// arise moves a dead letter that is held to a queue where it lives again, unique by asleep. Its tries are counted anew from this move on.
+// If the queue can't be made, it is dead still. The job may move in memory.
+func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32) (*store.Job, error) {
+	if _, err := n.queue(to); err != nil {
+		return j, err
+	}
+	tried := j.Extra(store.TagTries) != nil
+	j, _ = n.setExtra(j, store.TagDead, nil)
+	j, _ = n.setExtra(j, store.TagAsleep, nil)
+	j, _ = n.setExtra(j, store.TagUnique, asleep)
+	if tried {
+		j, _ = n.setExtra(j, store.TagTries, binary.LittleEndian.AppendUint32(nil, count))
+	}
+	return n.moveTo(j, to, count)
+}
+
+// MoveFrom moves the oldest jobs that wait in a queue, count at most, and returns how many. With a nil to dead letters go back.
+func (n *Node) MoveFrom(from, to []byte, count int) (moved int) {
+	q := n.Queue(from)
+	if q == nil {
+		return 0
+	}
+	ids := n.scratch.ids[:0]
+	for j := q.Head; j != nil && len(ids) < count; j = j.Next {
+		ids = append(ids, j.ID)
+	}
+	n.scratch.ids = nil // serving clients needs some, too
+	for i := range ids {
+		if n.Move(&ids[i], to) == nil {
+			moved++
+		}
+	}
+	n.scratch.ids = ids[:0]
+	return moved
+}
+
+// MoveMesh is MoveFrom at all nodes, count jobs at each. The answer is returned, or comes as an AnswerMesh effect.
+func (n *Node) MoveMesh(from, to []byte, count int, timeout int64) (p Pending, now *MeshAnswer) {
+	ask := n.newQuestion(timeout)
+	ask.got.Moved = uint64(n.MoveFrom(from, to, count))
+	m := &wire.Message{Kind: wire.AskMove, Count: uint32(count), Queue: appendMove(nil, from, to)}
+	return n.askMesh(ask, m, wire.MovedJobs, n.mesh.All())
+}
+
+// An AskMove has in Queue the length of the first queue's name as a varint, that name, and the second one's; nothing is behind the
+// first one if dead letters go back, and otherwise a byte 1 is before the second.
+func appendMove(b, from, to []byte) []byte {
+	b = append(binary.AppendUvarint(b, uint64(len(from))), from...)
+	if to != nil {
+		b = append(append(b, 1), to...)
+	}
+	return b
+}
+
+func parseMove(b []byte) (from, to []byte, ok bool) {
+	size, used := binary.Uvarint(b)
+	if used <= 0 || size > uint64(len(b)-used) || size > math.MaxInt32 {
+		return nil, nil, false
+	}
+	from, b = b[used:used+int(size)], b[used+int(size):]
+	switch {
+	case len(b) == 0:
+		return from, nil, true
+	case b[0] == 1:
+		return from, b[1:len(b):len(b)], true
+	}
+	return nil, nil, false
+}
+
+// onAskMove moves jobs for another node.
+func (n *Node) onAskMove(p *Peer, m *wire.Message) error {
+	from, to, ok := parseMove(m.Queue)
+	if !ok {
+		return wire.ErrMessage
+	}
+	moved := n.MoveFrom(slices.Clone(from), slices.Clone(to), min(int(m.Count), MaxMove))
+	n.send(p, &wire.Message{Kind: wire.MovedJobs, Span: m.Span, Round: uint64(moved)})
+	return nil
+}
