@@ -14,8 +14,8 @@ import (
 // WAITCOPIES does, and sends the copies that are missing. An at-most-once job never gets a second copy.
 //
 // Nodes don't agree on which of them does that. The one with the smallest ID of those that should have the job begins. It
-// may not have the job: so half a minute later, or when it is done with its own jobs, the next one asks, too, and then the
-// third one. So a node has three rounds, for jobs of which it is the first, the second and the third node.
+// may not have the job: so half a minute later, or when it is done with its own jobs, the next one asks, too, and so on. So a node has a
+// round for the jobs of which it is the first node, one for those of which it is the second, and as many more as its jobs need.
 //
 // A round is made of walks through all jobs. Each finds the oldest jobs that no walk of the round has found before. These
 // are repaired at a bounded rate; then comes the next walk. If jobs are left without their copies, the rounds are repeated
@@ -34,7 +34,7 @@ const (
 	repairBeginMS = 10_000 // after a node was forgotten: one that takes its place may tell of its copies until then
 	repairStartMS = 60_000 // after a node was started: by then it is connected with the others
 	repairRankMS  = 30_000 // from the beginning of a round to that of the next, at least
-	repairRanks   = 3      // rounds
+	repairRanks   = 3      // rounds at least: so that a job lacks no copies that were asked for when another node was away
 	repairAgainMS = 60_000 // from the last round to the first, at least, if jobs still lack copies
 	repairLookMS  = 1000   // how often it is looked at for how long nodes are away
 )
@@ -48,6 +48,7 @@ type repairing struct {
 	again   bool  // when the last round is over, the first one begins again
 	repeats bool  // the rounds are only for jobs that lacked copies before
 	rank    int   // of the round: how many nodes with smaller IDs should have a job
+	ranks   int   // how many rounds there are, as far as the walks have found
 	begin   int64 // monotonic: when the next walk is to begin; 0: none is
 	walking bool
 	at      uint64 // cursor of the walk
@@ -96,7 +97,7 @@ func (n *Node) repairSoon(wait int64) {
 	if r.since != 0 && !r.repeats && r.rank == 0 {
 		at = min(at, r.since) // they are to begin anyway
 	}
-	r.since, r.begin, r.rank, r.failed, r.repeats = at, at, 0, 0, false
+	r.since, r.begin, r.rank, r.ranks, r.failed, r.repeats = at, at, 0, repairRanks, 0, false
 }
 
 // mayRepair is called when a node has come that may take copies. Unlike repairSoon it lets the rounds go on that are under way: such a
@@ -194,13 +195,13 @@ func (n *Node) walked() {
 		r.begin = now
 		return
 	}
-	if r.rank++; r.rank < repairRanks {
+	if r.rank++; r.rank < r.ranks {
 		r.begin = max(now, r.since+int64(r.rank)*repairRankMS)
 		return
 	}
 	took := now - r.since
 	r.lack = r.failed
-	switch r.rank, r.since, r.failed = 0, 0, 0; {
+	switch r.rank, r.ranks, r.since, r.failed = 0, repairRanks, 0, 0; {
 	case r.again:
 		r.again, r.repeats, r.since = false, false, now
 	case r.lack > 0:
@@ -228,10 +229,15 @@ func (n *Node) mayLack(j *store.Job) (may, short bool) {
 			smaller++
 		}
 	}
-	if !gone || smaller != r.rank || !n.mayCopy(j) {
+	if !gone || !n.mayCopy(j) {
 		return false, false
 	}
-	short = have < int(j.Repl)
+	if short = have < int(j.Repl); short || !r.repeats {
+		r.ranks = max(r.ranks, smaller+1)
+	}
+	if smaller != r.rank {
+		return false, false
+	}
 	return short || !r.repeats, short
 }
 

@@ -702,7 +702,7 @@ func (s *Sim) replace(n *node) {
 	s.crash(n, true)
 	s.trace("node %d: is replaced", n.i)
 	if s.RepairAfter > 0 {
-		s.at(repairSecs*1000, func() { s.wiped-- }) // by then its copies were made again
+		s.at(repairSecs*1000, s.repaired) // by then its copies were made again
 	}
 	n.dead = true
 	s.dead = append(s.dead, n.id)
@@ -713,6 +713,25 @@ func (s *Sim) replace(n *node) {
 	s.consume(fresh)
 	other := s.nodes[(n.i+1)%len(s.nodes)]
 	fresh.call(func() { fresh.e.Mesh().Add(other.id, addr(other.i)) })
+}
+
+// repaired lets another node be lost. Where the nodes crash again and again that takes until each job has as many copies as it was promised.
+func (s *Sim) repaired() {
+	if s.Faults.Crashes > 0 && !s.allCopied() {
+		s.at(5000, s.repaired)
+		return
+	}
+	s.wiped--
+}
+
+// allCopied says whether as many nodes as a job was promised have it on disk, for all jobs that aren't done.
+func (s *Sim) allCopied() bool {
+	for _, j := range s.order {
+		if j.promised && !j.done && !j.once && !j.givenUp && s.disks(j) < j.copies {
+			return false
+		}
+	}
+	return true
 }
 
 // agrees says whether all nodes but one know each other. If they don't, because a node is just

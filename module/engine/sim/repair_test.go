@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -108,4 +110,49 @@ func TestRepairBesideWhatCannotBe(t *testing.T) {
 	assert.Zero(t, m.lost(atRisk))
 	// Each job is held by the two nodes that are left: one of them looks for a third holder, or both.
 	assert.GreaterOrEqual(t, m.a.e.LackingCopies()+m.b.e.LackingCopies(), 5500)
+}
+
+// A job names nodes as holders that never had it, since its copies were lost on their way there. Though many of them come before the
+// one that has the job, that one makes the lost copy again.
+func TestRepairBehindNodesThatNeverHadTheJob(t *testing.T) {
+	s := newSim(1, Config{Nodes: 8, RepairAfter: 5000, Faults: Faults{MinDelay: 1, MaxDelay: 3}})
+	s.run(s.now + 15_000)
+	order := slices.SortedFunc(slices.Values(s.nodes), func(a, b *node) int { return cmp.Compare(a.id.Node(), b.id.Node()) })
+	adds, keeps := order[6], order[7]
+	s.cut = func(from, to *node) bool { return from == adds && to != keeps }
+	var ids []store.ID
+	for range 40 {
+		adds.call(func() {
+			id, wait, err := adds.e.AddJob(&engine.Add{Queue: []byte("q"), TTL: 80_000, Delay: 60_000, Retry: 70_000, Replicate: 2, Timeout: 10_000, CanWait: true})
+			require.NoError(t, err)
+			require.True(t, wait)
+			ids = append(ids, id)
+		})
+	}
+	s.run(s.now + 5000)
+	most := 0
+	for i := range ids {
+		require.NotNil(t, keeps.e.Job(&ids[i]))
+		most = max(most, keeps.e.Job(&ids[i]).Holders())
+	}
+	require.Greater(t, most, 4, "some jobs name many")
+	s.cut = func(_, _ *node) bool { return false }
+	adds.end(true)
+	adds.dead = true
+	s.dead = append(s.dead, adds.id)
+	for _, n := range s.nodes {
+		if n != adds {
+			n.call(func() { n.e.Mesh().Forget(adds.id) })
+		}
+	}
+	s.run(s.now + 400_000)
+	for i := range ids {
+		have := 0
+		for _, n := range s.nodes {
+			if n != adds && n.e.Job(&ids[i]) != nil {
+				have++
+			}
+		}
+		assert.GreaterOrEqual(t, have, 2, "%s", ids[i])
+	}
 }
