@@ -431,7 +431,11 @@ func (s *session) end(j *job, id, command string) bool {
 		i = len(j.ends)
 		j.ends = append(j.ends, e)
 	})
-	v := s.Do(command, id)
+	args := []any{command, id}
+	if command == "NACK" {
+		args = append(args, [][]any{nil, {"DELAY", 1 + rand.IntN(3)}, {"REASON", "it failed"}, {"DELAY", 1, "REASON", strings.Repeat("why ", 200)}}[rand.IntN(4)]...)
+	}
+	v := s.Do(args...)
 	fine := s.fine(v, command)
 	s.b.change(func() { j.ends[i].until, j.ends[i].answer = s.m.now(), fmt.Sprintf("%.120v", v) })
 	return fine
