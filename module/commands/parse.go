@@ -28,6 +28,7 @@ const (
 	errReply        engine.Refusal = "ERR Invalid REPLY type, try ID or ALL"
 	errInternalOp   engine.Refusal = "ERR LOADJOB is a special command only processed from AOF"
 	errInternalSet  engine.Refusal = "ERR SETJOB is a special command only processed from AOF"
+	errDamagedDrop  engine.Refusal = "ERR SETJOB is damaged: with an empty record it has two IDs"
 	errInternalMake engine.Refusal = "ERR MAKEQUEUE is a special command only processed from AOF"
 	errInternalDel  engine.Refusal = "ERR DELQUEUE is a special command only processed from AOF"
 )

@@ -360,6 +360,13 @@ func (m *module) away(c *rm.Ctx) (*store.Queue, error) {
 
 func (m *module) setJob(c *rm.Ctx) {
 	m.internal(c, errInternalSet, func() error {
+		if c.NArgs() == 4 { // an empty record, and two IDs
+			var id, other store.ID
+			if copy(id[:], c.Arg(2)) < len(id) || copy(other[:], c.Arg(3)) < len(other) || len(c.Arg(1)) > 0 {
+				return errDamagedDrop
+			}
+			return m.node.ApplyDrop(&id, &other)
+		}
 		var holders []byte
 		if c.NArgs() > 2 {
 			holders = c.Arg(2)

@@ -410,6 +410,14 @@ func (m *module) carryOut(c *rm.Ctx) {
 			if listened {
 				m.replicateState(c, e.Job)
 			}
+		case engine.LogDrop:
+			if listened {
+				args := c.Replicate(m.effect.setJob, 3)
+				args.Buffer(0)
+				copy(args.Buffer(len(e.ID)), e.ID[:])
+				other := m.node.Message(e)
+				copy(args.Buffer(len(other)), other)
+			}
 		case engine.LogDelete:
 			if listened {
 				e.ID.Put((*[store.IDLen]byte)(c.Replicate(m.effect.deleteJob, 1).Buffer(store.IDLen)))

@@ -22,6 +22,9 @@ const (
 	LogState
 	// LogDelete: the job named by ID is gone (DELJOB).
 	LogDelete
+	// LogDrop: the job named by ID doesn't wait any more for another, whose ID is [Node.Message]; it still waits for others. (SETJOB with a
+	// whole record would say so, too, with all that are left: with many jobs that wait for many, that is their square.)
+	LogDrop
 	// LogQueue: a queue's key was made, and no job of the queue is logged with it
 	// (MAKEQUEUE). A LogJob makes the key, too, where the log is read.
 	LogQueue
@@ -99,7 +102,7 @@ type Effect struct {
 
 	Entry, Lost *entries.Entry // LogEntry
 
-	from, to int // Send, LogLock, LogUnlock: where the message is in the outbox
+	from, to int // Send, LogLock, LogUnlock, LogDrop: where the message is in the outbox
 }
 
 // Effects returns the effects since the last call. The slice is reused: carry them out
@@ -183,6 +186,17 @@ func (n *Node) log(kind EffectKind, j *store.Job) {
 	}
 	setLogged(j)
 	n.effect(kind).Job = j
+}
+
+// logDrop logs that a job that waits for several doesn't wait for one of them any more.
+func (n *Node) logDrop(j *store.Job, id *store.ID) {
+	if n.dummy(j) || j.State == store.StateWaitRepl || j.Flags&store.FlagLogged != 0 {
+		return
+	}
+	from := len(n.outbox)
+	n.outbox = append(n.outbox, id[:]...)
+	e := n.effect(LogDrop)
+	e.ID, e.from, e.to = j.ID, from, len(n.outbox)
 }
 
 func (n *Node) touch(q *store.Queue) {

@@ -662,6 +662,30 @@ func eachJob(q *store.Queue, do func(*store.Job)) {
 	}
 }
 
+// ApplyDrop carries out the form of SETJOB that says that a job doesn't wait for another any more. Unknown jobs are passed over.
+func (n *Node) ApplyDrop(id, other *store.ID) error {
+	j := n.store.Lookup(id)
+	if j == nil && n.unlisted() {
+		n.listAll()
+		j = n.store.Lookup(id)
+	}
+	if j == nil {
+		j = n.store.LookupDetached(id)
+	}
+	if j == nil {
+		return nil
+	}
+	f, ok := j.Family()
+	if !ok || !f.Drop(*other) {
+		return nil
+	}
+	j, _ = n.store.SetExtra(j, store.TagFamily, f.Value())
+	if j.Queue.DB == 0 {
+		n.touch(j.Queue)
+	}
+	return nil
+}
+
 // ApplyState carries out SETJOB: it changes a job's state, and its holders. The job may be in
 // another database, when the end of a job that it waited for became known. Unknown jobs are passed
 // over.

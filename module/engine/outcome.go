@@ -338,7 +338,11 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		f.Flags &^= store.FamilyBlocked
 	}
 	j = n.setFamily(j, &f)
-	if early || held(j) {
+	switch {
+	case !early && held(j) && len(ids) == 1 && j.Queue.DB == 0:
+		n.logDrop(j, &ids[0])
+		return true
+	case early || held(j):
 		n.log(LogState, j)
 		return true
 	}

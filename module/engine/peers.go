@@ -198,7 +198,7 @@ func (s *sending) to(p *Peer) {
 	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: s.begin, to: s.end})
 }
 
-// Message returns the bytes of a Send, LogLock or LogUnlock effect; valid until the next call.
+// Message returns the bytes of a Send, LogLock, LogUnlock or LogDrop effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
 // tellWhere sends a message to those nodes that are wanted.

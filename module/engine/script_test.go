@@ -295,6 +295,11 @@ func (n *actor) effect(e *engine.Effect) {
 		}
 		n.disk[e.Job.ID] = [2][]byte{slices.Clone(e.Job.Queue.NameBytes()), slices.Clone(e.Job.Record())}
 		w.Say("  %s logs %s: %s", n.Name, w.JobName(e.Job.ID), w.state(e.Job))
+	case engine.LogDrop:
+		n.logs(e.ID)
+		j := n.e.Job(&e.ID)
+		n.disk[e.ID] = [2][]byte{slices.Clone(j.Queue.NameBytes()), slices.Clone(j.Record())}
+		w.Say("  %s logs %s: waits for one less", n.Name, w.JobName(e.ID))
 	case engine.LogDelete:
 		n.logs(e.ID)
 		delete(n.disk, e.ID)

@@ -128,7 +128,7 @@ func (n *Node) cost(from int) (cost int) {
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += len(e.Job.Record()) / tickPiece
-		case LogLock, LogUnlock:
+		case LogLock, LogUnlock, LogDrop:
 			cost++
 		case LogState:
 			cost += int(e.Job.Parts) / tickPiece

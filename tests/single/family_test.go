@@ -2,6 +2,8 @@ package single
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -735,4 +737,55 @@ func TestAcknowledgedAndItsQueueDeletedWhileAnotherIsAway(t *testing.T) {
 			assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_panics"))
 		})
 	}
+}
+
+// Many jobs that wait for many others: each end is logged by itself, and not with all that are left to wait for. A restart in the middle, and a
+// replica, know the same.
+func TestFanInIsLoggedBitByBit(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"))
+	r := harness.Start(t, harness.WithReplicaOf(s))
+	r.AwaitSync()
+	c := s.Dial()
+	const parents, children = 200, 50
+	ids := idsOf(t, addJobs(c, "p 0", parents))
+	idsOf(t, addJobs(c, "c 0 AFTER "+strings.Join(ids, " "), children))
+	aof := func() (size int64) {
+		names, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*"))
+		require.NoError(t, err)
+		for _, name := range names {
+			info, err := os.Stat(name)
+			require.NoError(t, err)
+			size += info.Size()
+		}
+		return size
+	}
+	before := aof()
+	end := func(from, to int) {
+		for _, id := range ids[from:to] {
+			require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+		}
+	}
+	end(0, parents/2)
+	left := func(s *harness.Server) {
+		t.Helper()
+		c := s.Dial()
+		defer c.Close()
+		all := c.Do("JSCAN", 0, "BUSYLOOP", "QUEUE", "c").Elems[1].Strings()
+		require.Len(t, all, children)
+		for _, id := range all {
+			assert.Equal(t, ids[parents/2:], waitsFor(c, id))
+		}
+	}
+	harness.Await(t, 10*time.Second, "all ends to be followed", func() bool { return len(waitsFor(c, c.Do("JSCAN", 0, "BUSYLOOP", "QUEUE", "c").Elems[1].Strings()[0])) == parents/2 })
+	left(s)
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
+	left(r)
+	assert.Less(t, aof()-before, int64(parents/2*children*200+100_000), "some bytes for each end and each job that waits for it")
+	s.Kill()
+	s.Restart()
+	c = s.Dial()
+	left(s)
+	end(parents/2, parents)
+	harness.Await(t, 10*time.Second, "all to be queued", func() bool { return c.Do("QLEN", "c").Is(children) })
 }

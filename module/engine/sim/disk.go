@@ -36,6 +36,7 @@ type entryKind uint8
 const (
 	jobEntry    entryKind = iota // LOADJOB: queue, record
 	stateEntry                   // SETJOB: record, parts
+	lessEntry                    // SETJOB: the ID of a job that it doesn't wait for any more
 	deleteEntry                  // DELJOB
 	lockEntry                    // SETLOCK: record
 	unlockEntry                  // DELLOCK: what lock.UnlockParts reads
@@ -183,6 +184,8 @@ func (n *node) logEffect(e *engine.Effect) {
 		} else {
 			n.log(entry{kind: stateEntry, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts())})
 		}
+	case engine.LogDrop:
+		n.log(entry{kind: lessEntry, id: e.ID, a: slices.Clone(n.e.Message(e))})
 	case engine.LogDelete:
 		n.log(entry{kind: deleteEntry, id: e.ID})
 	case engine.LogQueue:
@@ -291,6 +294,8 @@ func (n *node) apply(e *entry) {
 		n.mustLoad(n.e.ApplyJob(e.a, e.b))
 	case stateEntry:
 		n.mustLoad(n.e.ApplyState(e.a, e.b))
+	case lessEntry:
+		n.mustLoad(n.e.ApplyDrop(&e.id, (*store.ID)(e.a)))
 	case deleteEntry:
 		n.e.ApplyDelete(&e.id)
 	case lockEntry:

@@ -476,7 +476,7 @@ func (n *node) carryOut() {
 	for i := range effects {
 		e := &effects[i]
 		switch e.Kind {
-		case engine.LogJob, engine.LogState, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
+		case engine.LogJob, engine.LogState, engine.LogDrop, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
 			n.s.mayDie(e.Job)
 			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
