@@ -29,10 +29,10 @@ type meshOptions struct {
 // option reads option i of a command, if it is MESH or TIMEOUT, and says how many arguments it has. 0: it is another one.
 func (o *meshOptions) option(c args, i int) (took int, err error) {
 	switch opt := c.Arg(i); {
-	case is(opt, "MESH"):
+	case is(opt, "MESH") && !o.mesh:
 		o.mesh = true
 		return 1, nil
-	case is(opt, "TIMEOUT") && i+1 < c.NArgs():
+	case is(opt, "TIMEOUT") && i+1 < c.NArgs() && !o.given:
 		o.given = true
 		o.timeout, err = timeout(c.Arg(i + 1))
 		return 2, err

@@ -106,8 +106,13 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 	if m.node.Passive() {
 		return engine.ErrReplica
 	}
-	if v.from != nil && v.to == nil && !m.limits.none && !c.MayAll() {
-		return errMoveBack
+	if !m.limits.none && !c.MayAll() {
+		switch {
+		case v.from != nil && v.to == nil:
+			return errMoveBack
+		case v.from != nil && !c.May(v.from, rm.UseWrite), v.to != nil && !c.May(v.to, rm.UseWrite):
+			return errNoKey // the server takes the first TO for the word, also where it is the name of a queue
+		}
 	}
 	m.watchMemory(0)
 	if err := m.node.HasRoom(); err != nil {

@@ -54,6 +54,21 @@ type Death struct {
 	From []byte // the queue that it was in; empty: that isn't known
 }
 
+// A TagLife has the job's own time to live, seconds, and the count of its moves when it was last revived, each in 32 bits, little endian.
+const lifeLen = 8
+
+// lifeOf reads a TagLife; zeros: there is none.
+func lifeOf(j *store.Job) (ttl int64, revived uint32) {
+	if j.Parts == 0 {
+		return 0, 0
+	}
+	e := j.Extra(store.TagLife)
+	if len(e) != lifeLen {
+		return 0, 0
+	}
+	return int64(binary.LittleEndian.Uint32(e)), binary.LittleEndian.Uint32(e[4:])
+}
+
 // cameFrom returns the queue that a dead letter was in, by its extras; nil: that isn't known.
 func cameFrom(extras []byte) []byte {
 	if e := store.FindExtra(extras, store.TagDead); len(e) > deadHead {
@@ -83,10 +98,10 @@ func isDying(j *store.Job) bool {
 
 // dyingOf is why a job is to become a dead letter.
 func dyingOf(j *store.Job) Why {
-	if e := j.Extra(store.TagDead); len(e) >= deadHead {
+	if e := j.Extra(store.TagDead); len(e) >= deadHead && e[8] > 0 && Why(e[8]) < whys {
 		return Why(e[8])
 	}
-	return 0
+	return WhyNacked // a later release's reason
 }
 
 func deadName(queue []byte) []byte {
@@ -148,6 +163,9 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	}
 	asleep := slices.Clone(j.Extra(store.TagUnique))
 	ttl := max(0, timeToLive(j)/1000)
+	if own, _ := lifeOf(j); own > 0 {
+		ttl = own
+	}
 	j, err := n.moveOn(j, name, true)
 	if err != nil {
 		return j, err
@@ -185,6 +203,7 @@ func (n *Node) noteDeath(j *store.Job, why Why, ttl int64, from []byte) *store.J
 // stayDying keeps a job in its queue that is to become a dead letter and can't.
 func (n *Node) stayDying(j *store.Job, why Why, err error) {
 	j = n.noteDeath(j, why, 0, nil)
+	j.ETime = max(j.ETime, n.now+buryAgain+int64(j.Retry)*1000) // else it would expire before, or be due in each tick
 	n.restAgain(j, buryAgain)
 	n.tellResting(j, buryAgain)
 	n.warn("a job of the queue %s can't become a dead letter, and is tried again in a minute: the key %s: %v", shown(j.Queue.NameBytes()), shown(n.deadQueueOf(j)), err)

@@ -245,11 +245,13 @@ func (n *Node) remove(j *store.Job) {
 // keeps the old one, because a client gets the job as it was handed out: an acknowledged job
 // moves without its body.
 func (n *Node) moved(from, to *store.Job) *store.Job {
-	if from != to {
-		for i := range n.effects {
-			if e := &n.effects[i]; e.Job == from && e.Kind != Serve {
-				e.Job = to
-			}
+	if from == to || to.Flags&store.FlagLogged == 0 {
+		return to
+	}
+	for i := len(n.effects) - 1; i >= 0; i-- { // one effect names it; a call may have very many
+		if e := &n.effects[i]; e.Job == from && e.Kind != Serve {
+			e.Job = to
+			break
 		}
 	}
 	return to

@@ -360,7 +360,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	if n.expiresInHands && j.ETime-n.now < timeToLive(j)/2 {
 		return 0, false, ErrTooLate
 	}
-	if n.nobodyHas(j) {
+	if n.nobodyHas(j) || rests(j) {
 		return int64(j.Retry), false, nil
 	}
 	if j.Retry > 0 || j.State == store.StateActive {

@@ -29,7 +29,7 @@ func (n *Node) Move(id *store.ID, to []byte) error {
 	switch {
 	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl:
 		return ErrNoJob
-	case j.Place == store.InWorking || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0:
+	case j.Place == store.InWorking || taker(j) != 0 || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0:
 		return ErrInProgress
 	}
 	if to == nil {
@@ -59,13 +59,25 @@ func (n *Node) Move(id *store.ID, to []byte) error {
 		return err
 	}
 	n.Stats.Moved++
-	n.tellChanged(j, wire.NewQueue)
-	if queued {
+	n.arrive(j, queued)
+	return nil
+}
+
+// arrive tells the other holders that a job has moved, and queues it, if it was queued before. In a mesh a unique job asks for its key first.
+func (n *Node) arrive(j *store.Job, queued bool) {
+	if asks := n.putOff(j) && (queued || !rests(j) && !held(j) && j.Reason() == store.Delayed); queued || asks {
+		clearQueuedOnce(j) // its queueing isn't counted
+		n.tellChanged(j, wire.NewQueue)
+		if asks && !n.again(j, false) {
+			n.log(LogState, j)
+			return
+		}
 		n.push(j)
 		n.log(LogState, j)
 		n.serve(j.Queue)
+		return
 	}
-	return nil
+	n.tellChanged(j, wire.NewQueue)
 }
 
 // TakesJobs refuses a queue that can't be made, or takes nothing.
@@ -106,15 +118,7 @@ func (n *Node) revive(j *store.Job, to []byte) error {
 	}
 	n.Stats.Moved++
 	n.Stats.Revived++
-	clearQueuedOnce(j) // its queueing isn't counted
-	n.tellChanged(j, wire.NewQueue)
-	if n.putOff(j) && !n.again(j, false) {
-		n.log(LogState, j)
-		return nil
-	}
-	n.push(j)
-	n.log(LogState, j)
-	n.serve(j.Queue)
+	n.arrive(j, true)
 	return nil
 }
 
@@ -145,6 +149,12 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 		return j, err
 	}
 	tried := j.Extra(store.TagTries) != nil
+	ttl := int64(0)
+	if d, ok := DeathOf(j); ok {
+		ttl = d.TTL
+	}
+	life := binary.LittleEndian.AppendUint32(nil, uint32(ttl))
+	j, _ = n.setExtra(j, store.TagLife, binary.LittleEndian.AppendUint32(life, count))
 	j, _ = n.setExtra(j, store.TagDead, nil)
 	j, _ = n.setExtra(j, store.TagAsleep, nil)
 	j, _ = n.setExtra(j, store.TagUnique, asleep)

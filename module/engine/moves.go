@@ -72,7 +72,8 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 }
 
 // moveAlong is moveOn for a job that takes its waiting lock along, if that is a lock of the queue. It is
-// refused if another job has the key there.
+// refused if another job has the key there. In a mesh the job asks for that key before it is queued, as one that
+// a conflict has put off.
 func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	u := j.Unique()
 	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
@@ -84,15 +85,22 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	}
 	n.endWait(j, u)
 	j, err := n.moveOn(j, name, false)
-	_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
+	if n.mesh.Alone() {
+		_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
+	} else {
+		j.Unique().Set(store.UniquePending) // only the others can tell whether another job has the key there
+	}
 	n.log(LogState, j)
 	return j, err
 }
 
 // ariseAfter is moveAfter for a dead letter that another node has revived, and queues.
-func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64) *store.Job {
+func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64, queued bool) *store.Job {
 	j, err := n.arise(j, wakened(j), name, count)
 	if err != nil {
+		if queued {
+			n.pushBack(j)
+		}
 		return j
 	}
 	j = n.learnFailure(j, extras)
@@ -151,13 +159,28 @@ func (n *Node) onMovedTo(p *Peer, j *store.Job, m *wire.Message) {
 func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 	count := movesOf(m.Job.Extras)
 	switch {
-	case n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()):
+	case n.dummy(j) || string(m.Queue) == string(j.Queue.NameBytes()) && count == moves(j):
+	case j.Place == store.InWorking && j.Flags&store.FlagAnnounced == 0 && count&deadLetter == 0: // it follows when it is to be queued again
 	case count < moves(j):
 		n.sendWhere(p, j)
 	default:
 		return n.moveAfter(j, m.Queue, count, m.Job.Extras, m.Job.Left)
 	}
 	return j
+}
+
+// afterMove follows the message of another node that it has moved a job, when the copy here has followed (moved), or not. If this node has the
+// job in a queue, one of the two keeps it. If it delays the job, it goes on.
+func (n *Node) afterMove(p *Peer, j *store.Job, m *wire.Message, moved bool) {
+	switch {
+	case j.Place == store.InWorking:
+		return
+	case j.State == store.StateQueued:
+		n.send(p, n.queued(j, 0))
+	case moved && j.Place == store.InHeld && j.Reason() == store.NoReason:
+		n.postponeBy(j, m.Span)
+	}
+	n.learnCounts(j, m)
 }
 
 // moveAfter moves a job as another node did; a job that was queued here is queued again then. extras say how the job failed, and left
@@ -172,7 +195,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 		n.store.Hold(j)
 	}
 	if isDead(j) && count&deadLetter == 0 && count > moves(j) {
-		return n.ariseAfter(j, name, count, extras, left)
+		return n.ariseAfter(j, name, count, extras, left, queued)
 	}
 	j, err := n.moveTo(j, name, count)
 	if count&deadLetter != 0 {

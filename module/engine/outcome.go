@@ -330,7 +330,11 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		}
 		var err error
 		if j, err = n.bury(j, WhyParent); err != nil {
-			return false
+			if j.State != store.StateActive {
+				return false
+			}
+			n.stayDying(n.setFamily(j, &store.Family{}), WhyParent, err)
+			return true
 		}
 		f = store.Family{}
 	}

@@ -189,6 +189,12 @@ func (s *sending) to(p *Peer) {
 		return
 	}
 	n := s.n
+	if s.m.Kind == wire.PutOff && s.m.Flags&wire.CountNack != 0 && !n.mesh.features[p.ID].Failures {
+		plain := *s.m // a node of a former release takes the count for other flags
+		plain.Flags &= wire.GotKey
+		n.send(p, &plain)
+		return
+	}
 	if s.end == 0 {
 		s.begin = len(n.outbox)
 		n.outbox = s.m.Append(n.outbox)

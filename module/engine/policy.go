@@ -163,7 +163,7 @@ func (n *Node) backoff(p *Policy, failures int) int64 {
 // answered, and the NACKs that it was sent. Of two nodes' lists the greater numbers count, so a message that is lost, or comes twice,
 // changes nothing.
 //
-// A TagTries has the count of the job's moves with which the counting began (32 bits, little endian), and for each node 8 bytes with
+// A TagTries has the count of the job's moves when it was last revived, 0 if it never was (32 bits, little endian), and for each node 8 bytes with
 // its name and two numbers of 16 bits: deliveries and NACKs.
 const (
 	triesHead = 4
@@ -210,7 +210,8 @@ func ofNode(e []byte, node wire.Node) []byte {
 func (n *Node) countTry(j *store.Job, deliveries, nacks int) *store.Job {
 	e := slices.Clone(j.Extra(store.TagTries))
 	if len(e) < triesHead {
-		e = binary.LittleEndian.AppendUint32(nil, moves(j))
+		_, revived := lifeOf(j)
+		e = binary.LittleEndian.AppendUint32(nil, revived)
 	}
 	mine := ofNode(e, n.self.Node())
 	if mine == nil {

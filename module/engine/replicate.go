@@ -675,12 +675,12 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			j = n.onNewBody(j, m.Job.Body)
 		}
 		if m.Flags&wire.NewQueue != 0 {
-			j = n.onNewQueue(p, j, m)
-			n.learnCounts(j, m)
-			n.postpone(j)
-			if j.State == store.StateQueued {
-				n.send(p, n.queued(j, 0)) // each of the two had it in a queue, and one keeps it
+			was := moves(j)
+			n.onNewQueue(p, j, m)
+			if j = n.store.Lookup(&id); j == nil {
+				return // it was served, and is done
 			}
+			n.afterMove(p, j, m, moves(j) != was)
 		}
 	}
 	if m.Flags&wire.NoReply == 0 {

@@ -361,17 +361,20 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 	if flags&wire.CountNack != 0 && wire.Ahead(flags, j.Nacks) < 0 {
 		// The sender hasn't heard yet of a NACK, which counts more than the client's WORKING: else both nodes would leave the
 		// job to each other (working_crosses_nack).
-		switch n.standing(j) {
-		case queued: // keep and say so
+		switch s := n.standing(j); {
+		case rests(j): // the same (working_crosses_nack_delay)
+			n.tellResting(j, max(j.QTime-n.now, 0))
+			return
+		case s == queued: // keep and say so
 			n.send(p, n.queued(j, wire.CountNack))
 			return
-		case inHands: // ignore: by the NACK another client has the job here
+		case s == inHands: // ignore: by the NACK another client has the job here
 			return
 		}
 	}
 	var span int64
 	if flags&wire.InHands == 0 {
-		if n.nobodyHas(j) { // ignore: the job awaits its first queueing here (working_delayed)
+		if n.nobodyHas(j) || rests(j) { // ignore: the job awaits its first queueing here (working_delayed), or rests
 			return
 		}
 		span = delayFrom(j, n.now)

@@ -50,6 +50,24 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 			rec = bytes.Clone(copied.Record())
 			reader.Remove(copied)
 		}
+		if n := rapid.IntRange(0, 3).Draw(t, "extras"); n > 0 {
+			made, err := reader.JobFromRecord(rec)
+			require.NoError(t, err)
+			require.True(t, reader.Register(box, made))
+			for range n {
+				tag := rapid.SampledFrom([]store.Tag{store.TagMoved, store.TagFailure, store.TagDead, store.TagAsleep, store.TagPolicy, store.TagTries, store.TagLife, store.TagWorker}).Draw(t, "tag")
+				value := rapid.SliceOfN(rapid.Uint8(), 0, 45).Draw(t, "value")
+				if tag == store.TagAsleep && strategy > 0 && rapid.Bool().Draw(t, "real") {
+					value = bytes.Clone(j.Unique())
+				}
+				if tag == store.TagMoved && rapid.Bool().Draw(t, "dead") {
+					value = []byte{3, 0, 0, 0}
+				}
+				made, _ = reader.SetExtra(made, tag, value)
+			}
+			rec = bytes.Clone(made.Record())
+			reader.Remove(made)
+		}
 		rec[1], rec[2] = rapid.Uint8Range(0, 3).Draw(t, "state"), rapid.Uint8().Draw(t, "flags")
 
 		q := n.NewQueueFor(nil)
@@ -77,7 +95,9 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 		n.SettleQueue(q, trust("first"))
 		check()
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
-			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
+			case 7:
+				_ = n.Move(&id, rapid.SampledFrom([][]byte{nil, []byte("q"), []byte("x")}).Draw(t, "to"))
 			case 0:
 				n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, false, nil)
 			case 1:

@@ -39,6 +39,8 @@ const (
 	TagPolicy
 	// TagTries: how often each node has delivered the job, and was given it back, if that counts (package engine).
 	TagTries
+	// TagLife: the job's own time to live, and when it was last revived: of a job that was a dead letter (package engine).
+	TagLife
 )
 
 const extraHead = 3
@@ -73,7 +75,7 @@ func CheckExtras(extras []byte) error {
 			return fmt.Errorf("%w: an extra is cut off at byte %d of %d", ErrRecord, at, len(extras))
 		}
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if Tag(rest[0]) == TagUnique {
+		if tag := Tag(rest[0]); tag == TagUnique || tag == TagAsleep {
 			if err := checkUnique(rest[extraHead:end]); err != nil {
 				return err
 			}
