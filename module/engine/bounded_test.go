@@ -2562,6 +2562,7 @@ func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 		}
 		return drops
 	}
+	n.Effects()
 	require.True(t, n.Ack(&parents[0]))
 	most, all := 0, 0
 	for i := range many {
