@@ -2555,8 +2555,10 @@ func TestTheEndOfAJobForWhichJobsWaitThatWaitForMany(t *testing.T) {
 	}
 	followed := func() (drops int) {
 		for _, e := range n.Effects() {
-			require.NotEqual(t, engine.LogState, e.Kind)
-			if e.Kind == engine.LogDrop {
+			switch e.Kind {
+			case engine.LogState:
+				require.Equal(t, "p", string(e.Job.Queue.NameBytes()))
+			case engine.LogDrop:
 				drops++
 			}
 		}
