@@ -777,7 +777,9 @@ func TestFanInIsLoggedBitByBit(t *testing.T) {
 			assert.Equal(t, ids[parents/2:], waitsFor(c, id))
 		}
 	}
-	harness.Await(t, 10*time.Second, "all ends to be followed", func() bool { return len(waitsFor(c, c.Do("JSCAN", 0, "BUSYLOOP", "QUEUE", "c").Elems[1].Strings()[0])) == parents/2 })
+	harness.Await(t, 10*time.Second, "all ends to be followed", func() bool {
+		return len(waitsFor(c, c.Do("JSCAN", 0, "BUSYLOOP", "QUEUE", "c").Elems[1].Strings()[0])) == parents/2
+	})
 	left(s)
 	require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
 	left(r)
