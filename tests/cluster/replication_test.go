@@ -205,7 +205,7 @@ func TestFailoverRefusesJobsThatArrivedMeanwhile(t *testing.T) {
 	assert.Equal(t, byte('-'), waits.Receive().Kind)
 	assert.Equal(t, byte('-'), once.Receive().Kind)
 	for _, queue := range []string{"q", "once"} {
-		got := m[2].Do("GETJOB", "TIMEOUT", 5000, "FROM", queue)
+		got := m[2].Do("GETJOB", "TIMEOUT", 15_000, "FROM", queue) // an offer that arrived during the failover is repeated after 5 s
 		require.Len(t, got.Elems, 1, "%s: %v", queue, got)
 	}
 	for _, s := range append(m, replica) {
