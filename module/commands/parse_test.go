@@ -35,6 +35,8 @@ func FuzzParse(f *testing.F) {
 		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
+		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "MOVEJOB x y TO q", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
+		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -83,12 +85,27 @@ func FuzzParse(f *testing.F) {
 				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)
 				require.LessOrEqual(t, a.OnDead, engine.OnDeadDead)
 				require.False(t, a.OnDead > 0 && len(a.After) == 0)
+				if p := a.Policy; p != nil {
+					require.True(t, p.Base >= 0 && p.Base <= p.Max && p.Max <= engine.MaxSeconds && p.Jitter >= 0 && p.Jitter <= 100 && (p.Base > 0 || p.Max == 0))
+					require.True(t, p.MaxNacks >= 0 && p.MaxNacks <= engine.MaxTries && p.MaxDeliveries >= 0 && p.MaxDeliveries <= engine.MaxTries)
+					require.True(t, p.DeadTTL >= 0 && p.DeadTTL <= engine.MaxSeconds && len(p.Dead) <= engine.MaxDeadQueue && string(p.Dead) != string(a.Queue))
+					require.False(t, a.Retry == 0 && p.Base+p.MaxNacks+p.MaxDeliveries > 0)
+				}
 			}
 		}
 		if g, err := parseGet(w); err == nil {
 			require.True(t, g.first >= 2 && g.first < len(w))
 			require.True(t, g.count >= 1 && g.timeout >= 0)
 			require.True(t, g.worker == nil || len(g.worker) > 0 && len(g.worker) <= engine.MaxWorker)
+		}
+		var f engine.Failure
+		if ids, err := parseNack(w, &f); err == nil {
+			require.True(t, ids >= 0 && ids < len(w) && (ids > 0 || len(w) == 1))
+			require.True(t, f.Delay >= 0 && f.Delay <= engine.MaxSeconds*1000 && (f.HasDelay || f.Delay == 0) && !(f.HasDelay && f.Dead))
+		}
+		if v, err := parseMove(w); err == nil {
+			require.True(t, v.count >= 1 && v.count <= engine.MaxMove && v.timeout > 0)
+			require.True(t, (v.ids > 0) != (v.from != nil) && v.ids < len(w) && (v.from != nil || !v.mesh))
 		}
 		if o, _, err := parseFlush(w); err == nil {
 			require.True(t, o.timeout > 0 && (o.mesh || !o.given))
