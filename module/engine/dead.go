@@ -161,24 +161,23 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	if _, err := n.queue(name); err != nil {
 		return j, err
 	}
-	asleep := slices.Clone(j.Extra(store.TagUnique))
+	n.endLocks(j) // a dead letter stands in nobody's way
 	ttl := max(0, timeToLive(j)/1000)
 	if own, _ := lifeOf(j); own > 0 {
 		ttl = own
 	}
-	j, err := n.moveOn(j, name, true)
+	origin := from
+	if len(origin) > maxFrom {
+		origin = nil
+	}
+	j = n.setExtras(j, extra{store.TagMoved, movedValue(moves(j)&^deadLetter + 2 | deadLetter)}, extra{store.TagUnique, nil},
+		extra{store.TagAsleep, j.Extra(store.TagUnique)}, extra{store.TagDead, n.deathValue(why, ttl, origin)})
+	j, err := n.moveTo(j, name, 0)
 	if err != nil {
 		return j, err
 	}
 	n.Stats.Dead++
 	n.Stats.DeadFor[why]++
-	if len(from) > maxFrom {
-		from = nil
-	}
-	j = n.noteDeath(j, why, ttl, from)
-	if asleep != nil {
-		j, _ = n.setExtra(j, store.TagAsleep, asleep)
-	}
 	if p.Set&SetDeadTTL != 0 {
 		j.ETime = n.now + p.DeadTTL*1000
 	} else {
@@ -188,21 +187,16 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	return j, nil
 }
 
-// noteDeath sets a job's TagDead, without the queue's name if there is no room for it.
-func (n *Node) noteDeath(j *store.Job, why Why, ttl int64, from []byte) *store.Job {
+// deathValue makes a TagDead.
+func (n *Node) deathValue(why Why, ttl int64, from []byte) []byte {
 	e := binary.LittleEndian.AppendUint64(make([]byte, 0, deadHead+len(from)), uint64(n.now))
 	e = append(e, byte(why))
-	e = append(binary.LittleEndian.AppendUint32(e, uint32(min(ttl, MaxSeconds))), from...)
-	j, ok := n.setExtra(j, store.TagDead, e)
-	if !ok {
-		j, _ = n.setExtra(j, store.TagDead, e[:deadHead])
-	}
-	return j
+	return append(binary.LittleEndian.AppendUint32(e, uint32(min(ttl, MaxSeconds))), from...)
 }
 
 // stayDying keeps a job in its queue that is to become a dead letter and can't.
 func (n *Node) stayDying(j *store.Job, why Why, err error) {
-	j = n.noteDeath(j, why, 0, nil)
+	j, _ = n.setExtra(j, store.TagDead, n.deathValue(why, 0, nil))
 	j.ETime = max(j.ETime, n.now+buryAgain+int64(j.Retry)*1000) // else it would expire before, or be due in each tick
 	n.restAgain(j, buryAgain)
 	n.tellResting(j, buryAgain)

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"iter"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -154,6 +155,31 @@ func noted(j *store.Job, tag store.Tag, p *Peer) bool {
 		}
 	}
 	return false
+}
+
+// extra is an extra that is to be set, or with a nil value removed.
+type extra struct {
+	tag   store.Tag
+	value []byte
+}
+
+// setExtras is setExtra for several extras, of which each is set where there is room for it beside those before. The values may be the job's
+// own memory.
+func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
+	all := n.scratch.extras[:0]
+	for rest := j.Extras(); len(rest) > 0; {
+		tag, value, more := store.NextExtra(rest)
+		if rest = more; !slices.ContainsFunc(changes, func(c extra) bool { return c.tag == tag }) {
+			all = store.AppendExtra(all, tag, value)
+		}
+	}
+	for _, c := range changes {
+		if with := store.ExtraSize(c.value); c.value != nil && len(all)+with <= store.MaxExtras {
+			all = store.AppendExtra(all, c.tag, c.value)
+		}
+	}
+	n.scratch.extras = all
+	return n.moved(j, n.store.Rewrite(j, j.Body(), all))
 }
 
 // setExtra sets one of a job's extras. The job may move, as in addHolder. False: the

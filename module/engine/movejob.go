@@ -148,20 +148,18 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	if _, err := n.queue(to); err != nil {
 		return j, err
 	}
-	tried := j.Extra(store.TagTries) != nil
+	tries := []byte(nil)
+	if j.Extra(store.TagTries) != nil {
+		tries = binary.LittleEndian.AppendUint32(nil, count)
+	}
 	ttl := int64(0)
 	if d, ok := DeathOf(j); ok {
 		ttl = d.TTL
 	}
 	life := binary.LittleEndian.AppendUint32(nil, uint32(ttl))
-	j, _ = n.setExtra(j, store.TagLife, binary.LittleEndian.AppendUint32(life, count))
-	j, _ = n.setExtra(j, store.TagDead, nil)
-	j, _ = n.setExtra(j, store.TagAsleep, nil)
-	j, _ = n.setExtra(j, store.TagUnique, asleep)
-	if tried {
-		j, _ = n.setExtra(j, store.TagTries, binary.LittleEndian.AppendUint32(nil, count))
-	}
-	return n.moveTo(j, to, count)
+	j = n.setExtras(j, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
+		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, extra{store.TagTries, tries})
+	return n.moveTo(j, to, 0)
 }
 
 // MoveFrom moves the oldest jobs that wait in a queue, count at most, and returns how many. With a nil to dead letters go back.

@@ -27,17 +27,15 @@ func movesOf(extras []byte) uint32 {
 	return 0
 }
 
+func movedValue(count uint32) []byte { return binary.LittleEndian.AppendUint32(nil, count) }
+
 // moveOn moves a held job to another queue, and counts that; the job may move in memory. If the job is in
 // that queue, or the queue can't be made, nothing changes.
-func (n *Node) moveOn(j *store.Job, name []byte, dead bool) (*store.Job, error) {
+func (n *Node) moveOn(j *store.Job, name []byte) (*store.Job, error) {
 	if string(name) == string(j.Queue.NameBytes()) {
 		return j, nil
 	}
-	count := moves(j)&^deadLetter + 2
-	if dead {
-		count |= deadLetter
-	}
-	return n.moveTo(j, name, count)
+	return n.moveTo(j, name, moves(j)&^deadLetter+2)
 }
 
 // moveTo is moveOn with the count that the job gets; 0: the count stays. A dead letter loses its locks: it
@@ -53,7 +51,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 		j, _ = n.setExtra(j, store.TagUnique, nil)
 	}
 	if count > 0 { // a job with no room for the count goes without
-		j, _ = n.setExtra(j, store.TagMoved, binary.LittleEndian.AppendUint32(nil, count))
+		j, _ = n.setExtra(j, store.TagMoved, movedValue(count))
 	}
 	if q == j.Queue {
 		return j, nil
@@ -77,14 +75,14 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	u := j.Unique()
 	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
-		return n.moveOn(j, name, false)
+		return n.moveOn(j, name)
 	}
 	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
 	if l := n.locks.Live(n.scratch.lock); l != nil && l.Job != j.ID {
 		return j, duplicate(&l.Job, j.UniqueKey(u))
 	}
 	n.endWait(j, u)
-	j, err := n.moveOn(j, name, false)
+	j, err := n.moveOn(j, name)
 	if n.mesh.Alone() {
 		_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
 	} else {

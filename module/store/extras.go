@@ -52,6 +52,15 @@ func AppendExtra(extras []byte, tag Tag, value []byte) []byte {
 	return append(extras, value...)
 }
 
+// NextExtra takes the first extra off some.
+func NextExtra(extras []byte) (tag Tag, value, rest []byte) {
+	end := extraHead + int(binary.LittleEndian.Uint16(extras[1:]))
+	return Tag(extras[0]), extras[extraHead:end:end], extras[end:]
+}
+
+// ExtraSize is how many bytes an extra with this value takes.
+func ExtraSize(value []byte) int { return extraHead + len(value) }
+
 // AppendExtrasBut appends to extras all extras of from, except those with this tag.
 func AppendExtrasBut(extras, from []byte, tag Tag) []byte {
 	for len(from) > 0 {
