@@ -320,3 +320,52 @@ func TestLifeD13(t *testing.T) {
 	require.Equal(t, int64(4), c.Do(append(args, "DEAD")...).Int())
 	require.Equal(t, int64(4), c.Do("QLEN", "q:dead").Int())
 }
+
+// The same for a job of ONDEAD dead, and for one of ONEXPIRE dead, which lives on meanwhile, and isn't tried in each tick.
+func TestDyingWhereTheDeadQueueCannotBe(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes"))
+	c := s.Dial()
+	c.Do("SET", "q:dead", "x")
+	parent := add(t, c, "p", "b", 0)
+	child := add(t, c, "q", "child", 0, "AFTER", parent, "ONDEAD", "dead")
+	expires := add(t, c, "q", "expires", 0, "TTL", 1, "RETRY", 1, "ONEXPIRE", "dead")
+	require.Equal(t, int64(1), c.Do("CANCELJOB", parent).Int())
+	require.Equal(t, "q", c.Do("SHOW", child).Field("queue").Str)
+	harness.Await(t, 10*time.Second, "its life to be over", func() bool { return c.Do("SHOW", expires).Field("next-requeue-within").Int() > 50_000 })
+	before, err := s.AOF()
+	require.NoError(t, err)
+	time.Sleep(300 * time.Millisecond) // in which nothing happens to it
+	after, err := s.AOF()
+	require.NoError(t, err)
+	assert.Less(t, len(after)-len(before), 5)
+	require.Equal(t, int64(1), c.Do("DEL", "q:dead").Int())
+	require.Equal(t, int64(2), c.Do("ENQUEUE", child, expires).Int())
+	assert.Equal(t, []string{"parent", "expired"}, []string{c.Do("SHOW", child).Field("why").Str, c.Do("SHOW", expires).Field("why").Str})
+	require.Equal(t, int64(2), c.Do("QLEN", "q:dead").Int())
+}
+
+// WORKING changes nothing of a job that was put off: nobody has it.
+func TestWorkingOnAJobThatWasPutOff(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	id := add(t, c, "q", "b", 0, "RETRY", 10)
+	get(t, c, "q")
+	require.Equal(t, int64(1), c.Do("NACK", id, "DELAY", 1000).Int())
+	require.Equal(t, int64(10), c.Do("WORKING", id).Int())
+	resting(t, c, id, "q", 1_000_000)
+}
+
+// The TTL of a job that dies and is revived again and again stays what it was.
+func TestTheTTLStaysOverRevivals(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	id := dies(t, c, "q", "b", "TTL", 20)
+	for range 4 {
+		require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
+		assert.LessOrEqual(t, c.Do("SHOW", id).Field("ttl").Int(), int64(20))
+		time.Sleep(600 * time.Millisecond) // the job must grow older
+		require.Equal(t, id, get(t, c, "q"))
+		require.Equal(t, int64(1), c.Do("NACK", id, "DEAD").Int())
+	}
+}
