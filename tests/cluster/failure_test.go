@@ -146,6 +146,7 @@ func TestLifeD6(t *testing.T) {
 	unique := []any{"UNIQUE", "until-processed", "KEY", "k", "RETRY", 300, "REPLICATE", 2}
 	dead := given(t, m[0], "q", unique...)
 	require.Equal(t, int64(1), m[0].Do("NACK", dead, "DEAD").Int())
+	m.free(t, "k")
 	other := given(t, m[1], "q", unique...)
 	if v := m[0].Do("MOVEJOB", dead); v.Kind == '-' {
 		assert.True(t, v.Err("DUPLICATE "+other), "%v", v)
