@@ -91,7 +91,7 @@ func parseBackoff(c args, i int, p *engine.Policy) (took int, err error) {
 	return took, nil
 }
 
-// checkPolicy checks what ADDJOB says with its other options. What only says none of it isn't kept.
+// checkPolicy checks what ADDJOB says with its other options.
 func checkPolicy(a *engine.Add) error {
 	p := a.Policy
 	switch {
@@ -109,14 +109,11 @@ func checkPolicy(a *engine.Add) error {
 // REASON, whatever it looks like.
 func parseNack(c args, f *engine.Failure) (ids int, err error) {
 	*f = engine.Failure{}
-	i, n := 1, c.NArgs()
-	for i < n && !isFailureOption(c.Arg(i)) {
-		i++
-	}
-	if ids = i - 1; ids == 0 && n > 1 {
+	n := c.NArgs()
+	if ids = leading(c, isFailureOption); ids == 0 && n > 1 {
 		return 0, errSyntax
 	}
-	for ; i < n; i++ {
+	for i := ids + 1; i < n; i++ {
 		opt, more := c.Arg(i), i+1 < n
 		switch {
 		case is(opt, "DEAD") && !f.Dead:
@@ -139,6 +136,14 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 		return 0, errDelayDead
 	}
 	return ids, nil
+}
+
+// leading counts the arguments before the first option: those that should be IDs.
+func leading(c args, isOption func([]byte) bool) (ids int) {
+	for ids+1 < c.NArgs() && !isOption(c.Arg(ids+1)) {
+		ids++
+	}
+	return ids
 }
 
 func isFailureOption(arg []byte) bool {

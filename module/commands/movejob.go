@@ -25,12 +25,8 @@ type moving struct {
 const defaultMove = 100
 
 func parseMove(c args) (v moving, err error) {
-	i, n := 1, c.NArgs()
-	for i < n && !isMoveOption(c.Arg(i)) {
-		i++
-	}
-	v.ids = i - 1
-	for i < n {
+	v.ids = leading(c, isMoveOption)
+	for i, n := v.ids+1, c.NArgs(); i < n; {
 		opt, more := c.Arg(i), i+1 < n
 		switch {
 		case is(opt, "FROM") && more && i == 1:

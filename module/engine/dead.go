@@ -114,7 +114,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	if nack {
 		n.countNack(j)
 	}
-	if p := n.policyOf(j); p.Set&SetDeadTTL != 0 && p.DeadTTL == 0 {
+	if p := n.policyOf(j); p.buriesNone() {
 		n.Stats.Dropped++
 		n.cancel(j)
 		return
@@ -141,7 +141,7 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	}
 	p := n.policyOf(j)
 	switch {
-	case !p.ExpiredDies || p.Set&SetDeadTTL != 0 && p.DeadTTL == 0:
+	case !p.ExpiredDies || p.buriesNone():
 		return false
 	case j.State == store.StateQueued || j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0:
 		n.giveUp(j, WhyExpired, false)
@@ -205,12 +205,8 @@ func (n *Node) stayDying(j *store.Job, why Why, err error) {
 
 // deadQueueFor returns the name of a queue's dead-letter queue, if a job doesn't say another one.
 func (n *Node) deadQueueFor(queue []byte) []byte {
-	if n.policies.Any {
-		if p := n.policies.Of(queue); p != nil {
-			return p.deadQueue(queue)
-		}
-	}
-	return deadName(queue)
+	p := n.policyFor(queue)
+	return p.deadQueue(queue)
 }
 
 func (n *Node) deadQueueOf(j *store.Job) []byte {

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"unicode/utf8"
 
 	"jobmesh/module/store"
@@ -215,7 +216,7 @@ var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, 
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
-	return j.Parts != 0 && (j.Extra(store.TagFailure) != nil || j.Extra(store.TagDead) != nil || j.Extra(store.TagTries) != nil)
+	return j.Parts != 0 && slices.ContainsFunc(tellings[:], func(tag store.Tag) bool { return j.Extra(tag) != nil })
 }
 
 // whereaboutsOf makes the message that says where a job is, and how it failed. Its extras are scratch memory.
@@ -227,8 +228,8 @@ func (n *Node) whereaboutsOf(j *store.Job) *wire.Message {
 		}
 	}
 	n.scratch.extras = b
-	m := &wire.Message{Kind: wire.Whereabouts, ID: j.ID, Count: moves(j), Queue: j.Queue.NameBytes(), Span: max(1, j.ETime-n.now)}
-	m.Job.Extras = b
+	m := n.movedTo(j)
+	m.Kind, m.Span, m.Job.Extras = wire.Whereabouts, max(1, j.ETime-n.now), b
 	return m
 }
 

@@ -92,7 +92,7 @@ func (n *Node) deliver(j *store.Job) *store.Job {
 	if j.Retry == 0 || outlasts || logsDelivery(j) {
 		n.log(LogState, j)
 	}
-	if n.isLimited(j) {
+	if n.limit(j) > 0 {
 		return n.countTry(j, 1, 0)
 	}
 	return j
@@ -193,7 +193,7 @@ func (n *Node) Undeliver(d Delivery) {
 	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
-	if n.isLimited(j) {
+	if n.limit(j) > 0 {
 		j = n.countTry(j, -1, 0)
 	}
 	n.retake(j, false)

@@ -106,14 +106,13 @@ func (n *Node) revive(j *store.Job, to []byte) error {
 		asleep.Set(store.UniquePending)
 	}
 	n.store.Hold(j)
-	d, _ := DeathOf(j)
 	j, err := n.arise(j, asleep, to, moves(j)&^deadLetter+2)
 	if err != nil {
 		n.pushBack(j)
 		return err
 	}
-	if d.TTL > 0 {
-		j.ETime = n.now + d.TTL*1000
+	if ttl, _ := lifeOf(j); ttl > 0 {
+		j.ETime = n.now + ttl*1000
 		n.arm(j)
 	}
 	n.Stats.Moved++
@@ -134,7 +133,7 @@ func wakened(j *store.Job) store.Unique {
 
 // lockNameIn is the name of the waiting lock that a job would have in a queue. It is scratch memory.
 func (n *Node) lockNameIn(j *store.Job, u store.Unique, queue []byte) []byte {
-	scope := queue
+	scope := append([]byte{}, queue...) // nil would be the scope of the mesh, also for a queue whose name is empty
 	if u.Has(store.UniqueMesh) {
 		scope = nil
 	}

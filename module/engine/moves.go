@@ -77,8 +77,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
 		return n.moveOn(j, name)
 	}
-	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, append([]byte{}, name...), j.UniqueKey(u))
-	if l := n.locks.Live(n.scratch.lock); l != nil && l.Job != j.ID {
+	if l := n.locks.Live(n.lockNameIn(j, u, name)); l != nil && l.Job != j.ID {
 		return j, duplicate(&l.Job, j.UniqueKey(u))
 	}
 	n.endWait(j, u)

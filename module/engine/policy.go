@@ -121,11 +121,7 @@ func (n *Node) policyOf(j *store.Job) (p Policy) {
 	if isDead(j) {
 		return p
 	}
-	if n.policies.Any {
-		if q := n.policies.Of(j.Queue.NameBytes()); q != nil {
-			p = *q
-		}
-	}
+	p = n.policyFor(j.Queue.NameBytes())
 	if own, ok := PolicyOf(j); ok {
 		own.override(&p)
 	}
@@ -134,6 +130,19 @@ func (n *Node) policyOf(j *store.Job) (p Policy) {
 	}
 	return p
 }
+
+// policyFor returns what the settings say for a queue. Dead is their memory.
+func (n *Node) policyFor(queue []byte) (p Policy) {
+	if n.policies.Any {
+		if q := n.policies.Of(queue); q != nil {
+			p = *q
+		}
+	}
+	return p
+}
+
+// buriesNone says whether jobs end instead of becoming dead letters (DEADTTL 0).
+func (p *Policy) buriesNone() bool { return p.Set&SetDeadTTL != 0 && p.DeadTTL == 0 }
 
 // counts says whether a job's failures are counted for what the policy says.
 func (p *Policy) counts() bool { return p.Base > 0 || p.MaxNacks > 0 || p.MaxDeliveries > 0 }
@@ -263,21 +272,20 @@ func (n *Node) learnTries(j *store.Job, extras []byte) *store.Job {
 	return j
 }
 
-// isLimited says whether the deliveries of a job are counted, because a limit may count for it. It is asked for each delivery.
-func (n *Node) isLimited(j *store.Job) bool {
+// limit is how often a job may be delivered; 0: there is no limit, and its deliveries aren't counted. It is asked for each delivery.
+func (n *Node) limit(j *store.Job) int64 {
 	if !n.policies.Counting && (j.Parts == 0 || j.Extra(store.TagPolicy) == nil) || j.Retry == 0 {
-		return false
+		return 0
 	}
-	p := n.policyOf(j)
-	return p.MaxDeliveries > 0
+	return n.policyOf(j).MaxDeliveries
 }
 
 // isExhausted says whether a job that comes back without a NACK was delivered as often as its limit says.
 func (n *Node) isExhausted(j *store.Job) bool {
-	if j.Flags&store.FlagQueuedOnce == 0 || j.Returning() || !n.isLimited(j) {
+	if j.Flags&store.FlagQueuedOnce == 0 || j.Returning() {
 		return false
 	}
-	p := n.policyOf(j)
 	deliveries, _ := tries(j)
-	return deliveries >= p.MaxDeliveries
+	limit := n.limit(j)
+	return limit > 0 && deliveries >= limit
 }

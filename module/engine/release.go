@@ -40,9 +40,8 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	if n.passive {
 		return 0, false, ErrReplica
 	}
-	var q *store.Queue
 	if queue != nil {
-		q = n.Queue(queue) // before the job is looked up, for this may remove the job
+		_ = n.Queue(queue) // before the job is looked up, for this may remove the job
 	}
 	j := n.parent(id)
 	if j == nil || j.State == store.StateAcked && cancelled(j) {
@@ -54,17 +53,13 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		}
 		return 0, false, ErrNotDeferred
 	}
-	if queue == nil {
-		q = j.Queue
-	} else if q == nil {
-		if err := n.keys.Free(queue); err != nil {
+	switch {
+	case queue == nil && j.Queue.Pause&PauseIn != 0:
+		return 0, false, ErrPaused
+	case queue != nil:
+		if err := n.TakesJobs(queue); err != nil {
 			return 0, false, err
 		}
-	}
-	if queue == nil && q.Pause&PauseIn != 0 || queue != nil && n.paused(queue, q, PauseIn) {
-		return 0, false, ErrPaused
-	}
-	if queue != nil {
 		if j, err = n.moveAlong(j, queue); err != nil {
 			return 0, false, err
 		}

@@ -64,11 +64,11 @@ func ExtraSize(value []byte) int { return extraHead + len(value) }
 // AppendExtrasBut appends to extras all extras of from, except those with this tag.
 func AppendExtrasBut(extras, from []byte, tag Tag) []byte {
 	for len(from) > 0 {
-		end := extraHead + int(binary.LittleEndian.Uint16(from[1:]))
-		if Tag(from[0]) != tag {
-			extras = append(extras, from[:end]...)
+		t, value, rest := NextExtra(from)
+		if t != tag {
+			extras = AppendExtra(extras, t, value)
 		}
-		from = from[end:]
+		from = rest
 	}
 	return extras
 }
@@ -121,11 +121,11 @@ func (j *Job) Extra(tag Tag) []byte { return FindExtra(j.Extras(), tag) }
 // FindExtra is [Job.Extra] for extras that no job has yet.
 func FindExtra(extras []byte, tag Tag) []byte {
 	for len(extras) > 0 {
-		end := extraHead + int(binary.LittleEndian.Uint16(extras[1:]))
-		if Tag(extras[0]) == tag {
-			return extras[extraHead:end:end]
+		t, value, rest := NextExtra(extras)
+		if t == tag {
+			return value
 		}
-		extras = extras[end:]
+		extras = rest
 	}
 	return nil
 }

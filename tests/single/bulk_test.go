@@ -13,10 +13,7 @@ import (
 
 // addJobs is ADDJOBS with words, then BODIES, and so many bodies: "0", "1" …
 func addJobs(c *harness.Conn, words string, bodies int) harness.Value {
-	var args []any
-	for _, w := range strings.Fields("ADDJOBS " + words + " BODIES") {
-		args = append(args, w)
-	}
+	args := split("ADDJOBS " + words + " BODIES")
 	for i := range bodies {
 		args = append(args, i)
 	}

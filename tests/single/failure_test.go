@@ -80,11 +80,7 @@ func TestLifeF3(t *testing.T) {
 		{"REASON a REASON b", syntax}, {"DELAY 1 DEAD", "-ERR DELAY and DEAD exclude each other"}, {"DEAD DELAY 0", "-ERR DELAY and DEAD exclude each other"},
 		{"short DELAY 1", "-BADID"}, {"DELAY 1 " + id, syntax},
 	} {
-		args := []any{"NACK", id}
-		for _, w := range strings.Fields(wrong.args) {
-			args = append(args, w)
-		}
-		v := c.Do(args...)
+		v := c.Do(split("NACK " + id + " " + wrong.args)...)
 		require.True(t, v.Err(wrong.want[1:]), "%s: %v", wrong.args, v)
 	}
 	for _, args := range [][]any{{"NACK", "DELAY", 1}, {"NACK", "DEAD"}, {"NACK", "REASON", "x"}} {

@@ -255,10 +255,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		"DEADTTL -1": "ERR DEADTTL must be a non negative number", "DEADTTL 2147483648": "ERR DEADTTL", "ONEXPIRE keep": "ERR ONEXPIRE must be drop or dead",
 		"DEAD " + strings.Repeat("d", 1025): "ERR DEAD must name another queue, in 1 to 1024 bytes",
 	} {
-		var options []any
-		for _, w := range strings.Fields(words) {
-			options = append(options, w)
-		}
+		options := split(words)
 		for _, v := range []harness.Value{
 			c.Do(append([]any{"ADDJOB", "q", "b", 0}, options...)...), c.Do(append([]any{"QCONFIG", "SET", "q"}, options...)...),
 			c.Do(append(append([]any{"ADDJOBS", "q", 0}, options...), "BODIES", "b")...),
@@ -270,11 +267,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		"DEAD q": "ERR DEAD must name another queue", "RETRY 0 BACKOFF 1 1": "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time", "MAXNACKS 1 RETRY 0": "ERR BACKOFF, MAXNACKS",
 		"BACKOFF 1": "ERR BACKOFF must be", "MAXNACKS": "ERR syntax error", "BACKOFF 1 2 JITTER": "ERR JITTER",
 	} {
-		args := []any{"ADDJOB", "q", "b", 0}
-		for _, w := range strings.Fields(words) {
-			args = append(args, w)
-		}
-		v := c.Do(args...)
+		v := c.Do(split("ADDJOB q b 0 " + words)...)
 		assert.True(t, v.Err(want), "%s: %v", words, v)
 	}
 	assert.Equal(t, int64(0), c.Do("QLEN", "q").Int())
