@@ -139,6 +139,7 @@ void jm_free(void *value) {
         l = next;
     }
     redis.Free(q->name);
+    redis.Free(q->levels);
     if (q->key) redis.FreeString(NULL, q->key);
     redis.Free(q);
 }
@@ -239,7 +240,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, created), FIELD(jm_queue, atime), FIELD(jm_queue, jobs_in),
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, state), FIELD(jm_queue, flushes),
-    FIELD(jm_queue, name_len), FIELD(jm_queue, name),
+    FIELD(jm_queue, name_len), FIELD(jm_queue, name), FIELD(jm_queue, levels),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
     FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len), FIELD(jm_lock, by), FIELD(jm_lock, era),

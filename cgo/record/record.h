@@ -74,7 +74,7 @@ struct jm_queue {
     uint64_t hash;
     int32_t db;
     uint32_t waiters;
-    uint8_t pause, flags, state, unused;
+    uint8_t pause, flags, state, ever;
     uint32_t flushes, listed, working_len;
     uint32_t overdue, row;
     uint64_t held_back;
@@ -89,6 +89,7 @@ struct jm_queue {
     RedisModuleString *key;
     char *name;
     uint32_t name_len, counted[3], here[2];
+    void *levels;
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

@@ -6,7 +6,7 @@ import (
 	"jobmesh/rm"
 )
 
-// NACK, and what SHOW says of jobs that failed.
+// NACK, and the options of ADDJOB and QCONFIG that say what becomes of jobs that fail.
 
 // Errors of NACK, and of what ADDJOB and QCONFIG say of failures.
 const (
@@ -155,42 +155,4 @@ func (m *module) nack(c *rm.Ctx) {
 	ids, err := parseNack(c, &m.failure)
 	m.requeue(c, ids, err, func(id *store.ID) bool { return m.node.Nack(id, &m.failure) })
 	m.failure = engine.Failure{}
-}
-
-// putFailure answers SHOW's fields of a job that failed, or was given up.
-func putFailure(c *rm.Ctx, j *store.Job) {
-	if f, ok := engine.FailureOf(j); ok {
-		c.Text("failed-at")
-		c.Int(f.At)
-		c.Text("failed-by")
-		bulkOrNull(c, f.Worker, len(f.Worker) > 0)
-		c.Text("reason")
-		bulkOrNull(c, f.Reason, len(f.Reason) > 0)
-	}
-	if d, ok := engine.DeathOf(j); ok {
-		c.Text("died")
-		c.Int(d.At)
-		c.Text("why")
-		c.Text(d.Why.String())
-		c.Text("from")
-		bulkOrNull(c, d.From, len(d.From) > 0)
-	}
-	if deliveries, ok := engine.Tries(j); ok {
-		c.Text("deliveries")
-		c.Int(deliveries)
-	}
-}
-
-// failureFields counts those fields.
-func failureFields(j *store.Job) (n int) {
-	if _, ok := engine.FailureOf(j); ok {
-		n += 3
-	}
-	if _, ok := engine.DeathOf(j); ok {
-		n += 3
-	}
-	if _, ok := engine.Tries(j); ok {
-		n++
-	}
-	return n
 }

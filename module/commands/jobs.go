@@ -450,58 +450,6 @@ func shownCTime(ctime uint64) int64 {
 	return int64(ctime/1_000_000<<11 | min(ctime%1_000_000, 1<<11-1))
 }
 
-// putDetails answers a job as SHOW does: fields and values in Disque's order,
-// a map under RESP3.
-func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
-	now := m.node.Now()
-	extra := m.details(j)
-	fields := 15 + extra.fields() + failureFields(j)
-	u := j.Unique()
-	if u != nil {
-		fields += uniqueFields
-	}
-	c.Map(fields)
-	c.Text("id")
-	putID(c, j)
-	nameless := m.node.Nameless(j)
-	c.Text("queue")
-	bulkOrNull(c, j.Queue.NameBytes(), !nameless)
-	c.Text("state")
-	name := stateName(m.node.StateOf(j))
-	c.Text(name)
-	for _, f := range [...]struct {
-		name  string
-		value int64
-	}{
-		{"repl", int64(j.Repl)},
-		{"ttl", max(0, (j.ETime-now+999)/1000)},
-		{"ctime", shownCTime(j.CTime)},
-		{"delay", int64(j.Delay)},
-		{"retry", int64(j.Retry)},
-		{"nacks", int64(j.Nacks)},
-		{"additional-deliveries", int64(j.Deliveries)},
-	} {
-		c.Text(f.name)
-		c.Int(f.value)
-	}
-	m.putHolders(c, j)
-	c.Text("next-requeue-within")
-	if at := m.node.NextRequeue(j); at > 0 {
-		c.Int(max(0, at-now))
-	} else {
-		c.Null()
-	}
-	c.Text("next-awake-within")
-	c.Int(max(0, j.Awake()-now))
-	c.Text("body")
-	bulkOrNull(c, j.Body(), !nameless)
-	extra.put(c, m)
-	putFailure(c, j)
-	if u != nil {
-		m.putUnique(c, j, u)
-	}
-}
-
 // bulkOrNull answers b, or null if b isn't known.
 func bulkOrNull(c *rm.Ctx, b []byte, known bool) {
 	if known {

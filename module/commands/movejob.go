@@ -15,9 +15,10 @@ const (
 
 // moving is a parsed MOVEJOB: the first arguments are IDs, or there is a queue from which jobs are moved.
 type moving struct {
-	ids      int
-	from, to []byte // nil: not given
-	count    int
+	ids   int
+	from  []byte // nil: not given
+	count int
+	engine.Move
 	meshOptions
 }
 
@@ -32,8 +33,13 @@ func parseMove(c args) (v moving, err error) {
 		case is(opt, "FROM") && more && i == 1:
 			v.from = c.Arg(i + 1)
 			i += 2
-		case is(opt, "TO") && more && v.to == nil:
-			v.to = c.Arg(i + 1)
+		case is(opt, "TO") && more && v.To == nil:
+			v.To = c.Arg(i + 1)
+			i += 2
+		case is(opt, "PRIORITY") && more && !v.Ranks:
+			if v.Priority, v.Ranks = readPriority(c.Arg(i + 1)); !v.Ranks {
+				return v, errPriority
+			}
 			i += 2
 		case is(opt, "COUNT") && more && v.from != nil && v.count == 0:
 			count, ok := between(c.Arg(i+1), 1, engine.MaxMove)
@@ -66,7 +72,7 @@ func parseMove(c args) (v moving, err error) {
 }
 
 func isMoveOption(arg []byte) bool {
-	return is(arg, "FROM") || is(arg, "TO") || is(arg, "COUNT") || is(arg, "MESH") || is(arg, "TIMEOUT")
+	return is(arg, "FROM") || is(arg, "TO") || is(arg, "PRIORITY") || is(arg, "COUNT") || is(arg, "MESH") || is(arg, "TIMEOUT")
 }
 
 // moveJob is MOVEJOB.
@@ -87,12 +93,14 @@ func (m *module) moveJob(c *rm.Ctx) {
 	case v.from == nil:
 		m.moveIDs(c, &v)
 	case v.mesh:
-		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) { return m.node.MoveMesh(v.from, v.to, v.count, v.timeout) }, putMeshMoved)
+		m.askMesh(c, func() (engine.Pending, *engine.MeshAnswer) {
+			return m.node.MoveMesh(v.from, &v.Move, v.count, v.timeout)
+		}, putMeshMoved)
 	default:
 		if _, wrong := m.find(c, v.from); wrong {
 			return
 		}
-		c.Int(int64(m.node.MoveFrom(v.from, v.to, v.count)))
+		c.Int(int64(m.node.MoveFrom(v.from, &v.Move, v.count)))
 		m.carryOut(c)
 	}
 }
@@ -104,9 +112,9 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 	}
 	if !m.limits.none && !c.MayAll() {
 		switch {
-		case v.from != nil && v.to == nil:
+		case v.from != nil && v.To == nil:
 			return errMoveBack
-		case v.from != nil && !c.May(v.from, rm.UseWrite), v.to != nil && !c.May(v.to, rm.UseWrite):
+		case v.from != nil && !c.May(v.from, rm.UseWrite), v.To != nil && !c.May(v.To, rm.UseWrite):
 			return errNoKey // the server takes the first TO for the word, also where it is the name of a queue
 		}
 	}
@@ -114,21 +122,21 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 	if err := m.node.HasRoom(); err != nil {
 		return err
 	}
-	if v.to != nil && v.from != nil {
-		return m.node.TakesJobs(v.to)
+	if v.To != nil && v.from != nil {
+		return m.node.TakesJobs(v.To)
 	}
 	return nil
 }
 
 // moveIDs moves the jobs that are named. With one ID the answer says why it can't be moved.
 func (m *module) moveIDs(c *rm.Ctx, v *moving) {
-	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.to == nil && !m.mayMoveBack(c) {
+	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.To == nil && !m.mayMoveBack(c) {
 		return
 	}
 	moved := int64(0)
 	err := error(engine.ErrNoJob) // for an ID that no job can have
 	for i := range m.ids {
-		if err = m.node.Move(&m.ids[i], v.to); err == nil {
+		if err = m.node.Move(&m.ids[i], &v.Move); err == nil {
 			moved++
 		}
 	}

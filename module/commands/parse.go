@@ -17,6 +17,7 @@ const (
 	errTTL          engine.Refusal = "ERR TTL must be a number > 0, and at most 2147483647 (seconds)"
 	errRetry        engine.Refusal = "ERR RETRY time must be a non negative number, at most 2147483647 (seconds)"
 	errDelay        engine.Refusal = "ERR DELAY time must be a non negative number, at most 2147483647 (seconds)"
+	errPriority     engine.Refusal = "ERR PRIORITY must be between -100 and 100"
 	errMaxLen       engine.Refusal = "ERR MAXLEN must be a positive number"
 	errAtMostOnce   engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
 	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
@@ -82,6 +83,12 @@ func integer(b []byte) (v int64, ok bool) {
 func between(b []byte, lo, hi int64) (int64, bool) {
 	v, ok := integer(b)
 	return v, ok && v >= lo && v <= hi
+}
+
+// readPriority reads a job's priority.
+func readPriority(b []byte) (int, bool) {
+	v, ok := between(b, -store.MaxPriority, store.MaxPriority)
+	return int(v), ok
 }
 
 // maxTimeout keeps deadlines from overflowing: 146 million years.
@@ -157,6 +164,9 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 		case is(opt, "MAXLEN"):
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
 			err = errMaxLen
+		case is(opt, "PRIORITY"):
+			a.Priority, ok = readPriority(c.Arg(i + 1))
+			err = errPriority
 		default:
 			took, err := parseUnique(c, i, &a.Unique, &given)
 			if took == 0 && err == nil {

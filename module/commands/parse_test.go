@@ -27,7 +27,7 @@ func (w words) Arg(i int) []byte { return w[i] }
 // one accepts must be within its bounds.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
+		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 PRIORITY -100 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3", "QSCAN 5 MESH TIMEOUT 7 COUNT 1000 MINLEN 1", "QSTAT q MESH TIMEOUT 0",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
-		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "MOVEJOB x y TO q", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
+		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "MOVEJOB x y TO q PRIORITY 100", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
 		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
@@ -85,6 +85,7 @@ func FuzzParse(f *testing.F) {
 				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)
 				require.LessOrEqual(t, a.OnDead, engine.OnDeadDead)
 				require.False(t, a.OnDead > 0 && len(a.After) == 0)
+				require.True(t, a.Priority >= -store.MaxPriority && a.Priority <= store.MaxPriority)
 				if p := a.Policy; p != nil {
 					require.True(t, p.Base >= 0 && p.Base <= p.Max && p.Max <= engine.MaxSeconds && p.Jitter >= 0 && p.Jitter <= 100 && (p.Base > 0 || p.Max == 0))
 					require.True(t, p.MaxNacks >= 0 && p.MaxNacks <= engine.MaxTries && p.MaxDeliveries >= 0 && p.MaxDeliveries <= engine.MaxTries)

@@ -25,7 +25,7 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, DEAD, DEADTTL and ONEXPIRE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, DEAD, DEADTTL and ONEXPIRE are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
@@ -47,6 +47,7 @@ const (
 	setTTL
 	setDelay
 	setMaxLen
+	setPriority
 	setExclude
 	policyBits = iota + 8
 )
@@ -81,6 +82,10 @@ func parseSettings(c args, i int, s *settings) error {
 			err = num(setDelay, &s.add.Delay, 0, engine.MaxSeconds, errDelay)
 		case is(opt, "MAXLEN"):
 			err = num(setMaxLen, &s.add.MaxLen, 1, 1<<63-1, errMaxLen)
+		case is(opt, "PRIORITY"):
+			var v int64
+			err = num(setPriority, &v, -store.MaxPriority, store.MaxPriority, errPriority)
+			s.add.Priority = int(v)
 		case is(opt, "EXCLUDE"):
 			if s.exclude = same(value, "yes"); !s.exclude && !same(value, "no") {
 				return errExclude
@@ -184,6 +189,7 @@ var options = []option{
 	{setTTL, "ttl", func(s *settings) []string { return decimal(s.add.TTL) }},
 	{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
 	{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
+	{setPriority, "priority", func(s *settings) []string { return decimal(int64(s.add.Priority)) }},
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 	{policyBit(engine.SetBackoff), "backoff", func(s *settings) []string {
 		p := &s.policy

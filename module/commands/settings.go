@@ -33,7 +33,7 @@ type settings struct {
 // apply copies the settings into a, before ADDJOB's options overwrite them.
 func (s *settings) apply(a *engine.Add) {
 	a.Unique = s.add.Unique
-	a.Replicate, a.Delay, a.MaxLen = s.add.Replicate, s.add.Delay, s.add.MaxLen
+	a.Replicate, a.Delay, a.MaxLen, a.Priority = s.add.Replicate, s.add.Delay, s.add.MaxLen, s.add.Priority
 	if s.set&setTTL != 0 {
 		a.TTL = s.add.TTL
 	}

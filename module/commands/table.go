@@ -30,7 +30,7 @@ func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Po
 // jobArgs returns the options of a new job.
 func jobArgs() []rm.Arg {
 	return []rm.Arg{
-		number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), word("ASYNC"),
+		number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), number("PRIORITY", "priority"), word("ASYNC"),
 		{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
 		{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
 		{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
@@ -96,7 +96,7 @@ func (m *module) commands() []rm.Command {
 			Args: []rm.Arg{{Name: "jobs", Kind: rm.ArgOneOf, Sub: []rm.Arg{
 				{Name: "job-id", Kind: rm.ArgString, Multiple: true},
 				{Name: "several", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "queue", Kind: rm.ArgKey, Token: "FROM"}, number("COUNT", "count")}}}},
-				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, word("MESH"), number("TIMEOUT", "milliseconds")}}},
+				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, number("PRIORITY", "priority"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{

@@ -2,9 +2,7 @@ package commands
 
 import (
 	"jobmesh/module/engine"
-	"jobmesh/module/lock"
 	"jobmesh/module/store"
-	"jobmesh/rm"
 )
 
 // Errors of ADDJOB's options of uniqueness.
@@ -210,36 +208,3 @@ func checkUnique(a *engine.Add, given uint8) error {
 	}
 	return nil
 }
-
-// putUnique answers SHOW's fields of a unique job.
-func (m *module) putUnique(c *rm.Ctx, j *store.Job, u store.Unique) {
-	c.Text("unique")
-	c.Text(strategyNames[u.Strategy()])
-	c.Text("key")
-	c.Bulk(j.UniqueKey(u))
-	c.Text("scope")
-	if u.Has(store.UniqueMesh) {
-		c.Text("mesh")
-	} else {
-		c.Text("queue")
-	}
-	c.Text("lock")
-	switch {
-	case m.node.HasLock(j, store.LockRun):
-		c.Text("run")
-	case j.Place == store.InKeyQueue: // it may have its waiting lock besides
-		c.Text("held-back")
-	case m.node.HasLock(j, store.LockWait):
-		c.Text("wait")
-	case u.Has(store.UniquePending):
-		c.Text("put-off")
-	default:
-		c.Text("none")
-	}
-	c.Text("token")
-	c.Int(lock.ShownToken(m.node.Token(j)))
-	c.Text("tries")
-	c.Int(int64(u.Tries()))
-}
-
-const uniqueFields = 6

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"slices"
-
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -23,6 +21,7 @@ type Add struct {
 	Unique      Unique
 	Default     bool    // Replicate wasn't given, and is the default
 	Policy      *Policy // nil: none was given
+	Priority    int     // -store.MaxPriority to store.MaxPriority; the greater goes first
 
 	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
 	// those of every queue. If Sees itself is nil, the client may know and change all jobs.
@@ -86,10 +85,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if err != nil {
 		return id, false, err
 	}
-	extras := n.policyExtra(a, where.family)
-	if unique {
-		extras = n.allExtras(extras, n.attributes(a))
-	}
+	extras := n.extrasOf(a, where.family, unique)
 	if waits && !n.mesh.Alone() && !n.knownHeld(n.scratch.lock) {
 		return n.claimAdd(a)
 	}
@@ -116,12 +112,23 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	return id, wait, err
 }
 
-// policyExtra adds what ADDJOB says of failures to a job's extras.
-func (n *Node) policyExtra(a *Add, extras []byte) []byte {
-	if a.Policy == nil {
-		return extras
+// extrasOf makes the extras of a job that is being added, in scratch memory. family names its dependencies.
+func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
+	if a.Policy == nil && a.Priority == 0 && !unique {
+		return family
 	}
-	return store.AppendExtra(slices.Clip(extras), store.TagPolicy, a.Policy.append(nil))
+	all := append(n.scratch.extras[:0], family...)
+	if a.Policy != nil {
+		all = store.AppendExtra(all, store.TagPolicy, a.Policy.append(nil))
+	}
+	if a.Priority != 0 {
+		all = store.AppendExtra(all, store.TagPriority, store.PriorityValue(a.Priority))
+	}
+	if unique {
+		all = store.AppendExtra(all, store.TagUnique, n.attributes(a))
+	}
+	n.scratch.extras = all
+	return all
 }
 
 // newJob makes the job of an ADDJOB. It isn't registered yet.

@@ -162,7 +162,7 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 			return err
 		}
 	}
-	run, extras := run{b: b, a: a, elsewhere: where.elsewhere}, n.policyExtra(a, nil)
+	run, extras := run{b: b, a: a, elsewhere: where.elsewhere}, slices.Clone(n.extrasOf(a, nil, false))
 	for i, body := range bodies {
 		switch {
 		case len(body) > store.MaxBody:

@@ -109,7 +109,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 			JobsIn: q.JobsIn, JobsOut: q.JobsOut, Pause: uint64(q.Pause & (PauseIn | PauseOut)),
 			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked),
 		}
-		if j := q.Head; j != nil {
+		if j := q.Oldest(); j != nil {
 			c.Oldest = uint64(max(0, n.now-int64(j.CTime/1_000_000)) / 1000)
 		}
 	}

@@ -211,12 +211,14 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 	n.demote(j, span)
 }
 
-// tellings are the extras that tell of a job's failures.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries}
+// tellings are the extras that tell of a job's failures, and the priority that a move may have changed.
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
-	return j.Parts != 0 && slices.ContainsFunc(tellings[:], func(tag store.Tag) bool { return j.Extra(tag) != nil })
+	return j.Parts != 0 && slices.ContainsFunc(tellings[:], func(tag store.Tag) bool {
+		return j.Extra(tag) != nil && (tag != store.TagPriority || moves(j) > 0)
+	})
 }
 
 // whereaboutsOf makes the message that says where a job is, and how it failed. Its extras are scratch memory.

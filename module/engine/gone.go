@@ -202,7 +202,7 @@ func (g *passing) stopAt(n *Node, j *store.Job, isPassed func(past) bool) {
 	if !yes || isPassed(at) {
 		return
 	}
-	if last := n.store.Lookup(&at.job); last != nil && j.CTime <= last.CTime {
+	if last := n.store.Lookup(&at.job); last != nil && last.Queue == j.Queue && !last.Before(j) {
 		at.job = store.ID{}
 		if j.Prev != nil {
 			at.job = j.Prev.ID
@@ -278,7 +278,7 @@ func (n *Node) bar(l *store.Lock, j *store.Job) {
 	ids := n.barred[string(l.Name())]
 	for i := range ids {
 		switch first := n.store.Lookup(&ids[i]); {
-		case first == nil || first.Place != store.InWaiting || first.Queue == j.Queue && j.CTime < first.CTime:
+		case first == nil || first.Place != store.InWaiting || first.Queue == j.Queue && j.Before(first):
 			ids[i] = j.ID
 			return
 		case first.Queue == j.Queue:

@@ -21,11 +21,18 @@ const (
 	ErrNotDead    Refusal = "NOTDEAD The job isn't dead, or where it came from isn't known: say where it is to go, by TO"
 )
 
-// Move moves a job to a queue; nil: a dead letter goes back to where it came from. It refuses a job that isn't known here (ErrNoJob), that
+// Move says what a MOVEJOB does with a job.
+type Move struct {
+	To       []byte // the queue; nil: a dead letter goes back to where it came from
+	Ranks    bool   // the job gets Priority; otherwise it keeps its own
+	Priority int    // see [Add]
+}
+
+// Move moves a job, or gives it another priority. It refuses a job that isn't known here (ErrNoJob), that
 // a client works on, or had at most once (ErrInProgress), that isn't dead where no queue is said (ErrNotDead), a queue that takes nothing
 // (ErrPaused) or can't be made, and a queue in which another job has the job's key (DUPLICATE). Nothing has changed then.
-func (n *Node) Move(id *store.ID, to []byte) error {
-	j := n.store.Lookup(id)
+func (n *Node) Move(id *store.ID, m *Move) error {
+	j, to := n.store.Lookup(id), m.To
 	switch {
 	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl:
 		return ErrNoJob
@@ -44,14 +51,20 @@ func (n *Node) Move(id *store.ID, to []byte) error {
 		return ErrNoJob // TakesJobs may have removed a key whose time was over
 	}
 	if isDead(j) {
-		return n.revive(j, to)
+		return n.revive(j, to, m)
 	}
-	if string(to) == string(j.Queue.NameBytes()) {
+	stays := string(to) == string(j.Queue.NameBytes())
+	if stays && (!m.Ranks || m.Priority == j.Priority()) {
 		return nil
 	}
 	queued := j.State == store.StateQueued
 	n.store.Hold(j)
-	j, err := n.moveAlong(j, to)
+	var err error
+	if stays { // the other holders learn a priority from a later move alone
+		j, err = n.moveTo(j, to, moves(j)&^deadLetter+2)
+	} else {
+		j, err = n.moveAlong(j, to)
+	}
 	if err != nil {
 		if queued {
 			n.pushBack(j)
@@ -59,8 +72,26 @@ func (n *Node) Move(id *store.ID, to []byte) error {
 		return err
 	}
 	n.Stats.Moved++
-	n.arrive(j, queued)
+	n.arrive(n.rank(j, m), queued)
 	return nil
+}
+
+// rank gives a held job that has moved its new priority, if m says one. The job may move in memory.
+func (n *Node) rank(j *store.Job, m *Move) *store.Job {
+	if m.Ranks {
+		j, _ = n.setExtra(j, store.TagPriority, store.PriorityValue(m.Priority)) // 0 as well, so that others learn it
+		n.log(LogState, j)
+	}
+	return j
+}
+
+// learnRank takes over the priority that another node has given a job by moving it. The job may move in memory.
+func (n *Node) learnRank(j *store.Job, extras []byte) *store.Job {
+	if e := store.FindExtra(extras, store.TagPriority); e != nil && j.Place == store.InHeld {
+		j, _ = n.setExtra(j, store.TagPriority, e)
+		n.log(LogState, j)
+	}
+	return j
 }
 
 // arrive tells the other holders that a job has moved, and queues it, if it was queued before. In a mesh a unique job asks for its key first.
@@ -97,7 +128,7 @@ func (n *Node) TakesJobs(queue []byte) error {
 // revive makes a dead letter what it was, in a queue, and queues it. If it is unique, another job may have its key by now: then it stays
 // dead. In a mesh only the other nodes can tell for certain. So there the job lives again, and waits for its key as one that a
 // conflict has put off; it is queued when it has the key.
-func (n *Node) revive(j *store.Job, to []byte) error {
+func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	asleep := wakened(j)
 	if asleep != nil && asleep.Waits() && asleep.Strategy() != store.UniqueWindow && !n.notUnique {
 		if l := n.locks.Live(n.lockNameIn(j, asleep, to)); l != nil && l.Job != j.ID && (n.mesh.Alone() || (*owners)(n).Holds(l)) {
@@ -117,7 +148,7 @@ func (n *Node) revive(j *store.Job, to []byte) error {
 	}
 	n.Stats.Moved++
 	n.Stats.Revived++
-	n.arrive(j, true)
+	n.arrive(n.rank(j, m), true)
 	return nil
 }
 
@@ -161,8 +192,8 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	return n.moveTo(j, to, 0)
 }
 
-// MoveFrom moves the oldest jobs that wait in a queue, count at most, and returns how many. With a nil to dead letters go back.
-func (n *Node) MoveFrom(from, to []byte, count int) (moved int) {
+// MoveFrom moves the jobs that wait in a queue, in the order of fetching, count at most, and returns how many.
+func (n *Node) MoveFrom(from []byte, m *Move, count int) (moved int) {
 	q := n.Queue(from)
 	if q == nil {
 		return 0
@@ -173,7 +204,7 @@ func (n *Node) MoveFrom(from, to []byte, count int) (moved int) {
 	}
 	n.scratch.ids = nil // serving clients needs some, too
 	for i := range ids {
-		if n.Move(&ids[i], to) == nil {
+		if n.Move(&ids[i], m) == nil {
 			moved++
 		}
 	}
@@ -182,45 +213,60 @@ func (n *Node) MoveFrom(from, to []byte, count int) (moved int) {
 }
 
 // MoveMesh is MoveFrom at all nodes, count jobs at each. The answer is returned, or comes as an AnswerMesh effect.
-func (n *Node) MoveMesh(from, to []byte, count int, timeout int64) (p Pending, now *MeshAnswer) {
+func (n *Node) MoveMesh(from []byte, m *Move, count int, timeout int64) (p Pending, now *MeshAnswer) {
 	ask := n.newQuestion(timeout)
-	ask.got.Moved = uint64(n.MoveFrom(from, to, count))
-	m := &wire.Message{Kind: wire.AskMove, Count: uint32(count), Queue: appendMove(nil, from, to)}
-	return n.askMesh(ask, m, wire.MovedJobs, n.mesh.All())
+	ask.got.Moved = uint64(n.MoveFrom(from, m, count))
+	w := &wire.Message{Kind: wire.AskMove, Count: uint32(count), Queue: appendMove(nil, from, m)}
+	return n.askMesh(ask, w, wire.MovedJobs, n.mesh.All())
 }
 
-// An AskMove has in Queue the length of the first queue's name as a varint, that name, and the second one's; nothing is behind the
-// first one if dead letters go back, and otherwise a byte 1 is before the second.
-func appendMove(b, from, to []byte) []byte {
+// An AskMove has in Queue the length of the first queue's name as a varint, that name, and then parts that may be absent: moveRank and a
+// byte with the new priority; moveTo and the second queue's name, to the end.
+const (
+	moveTo   = 1
+	moveRank = 2
+)
+
+func appendMove(b, from []byte, m *Move) []byte {
 	b = append(binary.AppendUvarint(b, uint64(len(from))), from...)
-	if to != nil {
-		b = append(append(b, 1), to...)
+	if m.Ranks {
+		b = append(append(b, moveRank), store.PriorityValue(m.Priority)...)
+	}
+	if m.To != nil {
+		b = append(append(b, moveTo), m.To...)
 	}
 	return b
 }
 
-func parseMove(b []byte) (from, to []byte, ok bool) {
+func parseMove(b []byte) (from []byte, m Move, ok bool) {
 	size, used := binary.Uvarint(b)
 	if used <= 0 || size > uint64(len(b)-used) || size > math.MaxInt32 {
-		return nil, nil, false
+		return nil, m, false
 	}
 	from, b = b[used:used+int(size)], b[used+int(size):]
+	if len(b) > 1 && b[0] == moveRank {
+		m.Ranks, m.Priority = true, int(int8(b[1]))
+		if b = b[2:]; m.Priority < -store.MaxPriority || m.Priority > store.MaxPriority {
+			return nil, m, false
+		}
+	}
 	switch {
 	case len(b) == 0:
-		return from, nil, true
-	case b[0] == 1:
-		return from, b[1:len(b):len(b)], true
+		return from, m, true
+	case b[0] == moveTo:
+		m.To = append([]byte{}, b[1:]...)
+		return from, m, true
 	}
-	return nil, nil, false
+	return nil, m, false
 }
 
 // onAskMove moves jobs for another node.
 func (n *Node) onAskMove(p *Peer, m *wire.Message) error {
-	from, to, ok := parseMove(m.Queue)
+	from, move, ok := parseMove(m.Queue)
 	if !ok {
 		return wire.ErrMessage
 	}
-	moved := n.MoveFrom(slices.Clone(from), slices.Clone(to), min(int(m.Count), MaxMove))
+	moved := n.MoveFrom(slices.Clone(from), &move, min(int(m.Count), MaxMove))
 	n.send(p, &wire.Message{Kind: wire.MovedJobs, Span: m.Span, Round: uint64(moved)})
 	return nil
 }

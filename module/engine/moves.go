@@ -100,7 +100,7 @@ func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte
 		}
 		return j
 	}
-	j = n.learnFailure(j, extras)
+	j = n.learnRank(n.learnFailure(j, extras), extras)
 	if left > 0 {
 		j.ETime = n.now + min(left, MaxSeconds*1000)
 	}
@@ -195,6 +195,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 		return n.ariseAfter(j, name, count, extras, left, queued)
 	}
 	j, err := n.moveTo(j, name, count)
+	j = n.learnRank(j, extras)
 	if count&deadLetter != 0 {
 		j = n.onQueuedElsewhere(j) // a dead letter waits for nothing
 		if err == nil {

@@ -55,7 +55,7 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, reader.Register(box, made))
 			for range n {
-				tag := rapid.SampledFrom([]store.Tag{store.TagMoved, store.TagFailure, store.TagDead, store.TagAsleep, store.TagPolicy, store.TagTries, store.TagLife, store.TagWorker}).Draw(t, "tag")
+				tag := rapid.SampledFrom([]store.Tag{store.TagMoved, store.TagFailure, store.TagDead, store.TagAsleep, store.TagPolicy, store.TagTries, store.TagLife, store.TagPriority, store.TagWorker}).Draw(t, "tag")
 				value := rapid.SliceOfN(rapid.Uint8(), 0, 45).Draw(t, "value")
 				if tag == store.TagAsleep && strategy > 0 && rapid.Bool().Draw(t, "real") {
 					value = bytes.Clone(j.Unique())
@@ -97,7 +97,8 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
 			switch rapid.IntRange(0, 7).Draw(t, "step") {
 			case 7:
-				_ = n.Move(&id, rapid.SampledFrom([][]byte{nil, []byte("q"), []byte("x")}).Draw(t, "to"))
+				to := rapid.SampledFrom([][]byte{nil, []byte("q"), []byte("x")}).Draw(t, "to")
+				_ = n.Move(&id, &engine.Move{To: to, Ranks: rapid.Bool().Draw(t, "ranks"), Priority: 3})
 			case 0:
 				n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, false, nil)
 			case 1:

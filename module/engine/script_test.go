@@ -816,17 +816,18 @@ func (w *world) failure() *engine.Failure {
 	return f
 }
 
-// move moves a job (NODE JOB [to=QUEUE]).
+// move moves a job (NODE JOB [to=QUEUE] [priority=N]).
 func (w *world) move() {
 	n, id := w.actor(0), w.Job(1)
-	var to []byte
+	m := engine.Move{Ranks: w.D.HasArg("priority")}
 	if w.D.HasArg("to") {
 		var name string
 		w.Arg("to", &name)
-		to = []byte(name)
+		m.To = []byte(name)
 	}
+	w.Arg("priority", &m.Priority)
 	n.Do(func() {
-		if err := n.e.Move(&id, to); err != nil {
+		if err := n.e.Move(&id, &m); err != nil {
 			w.Say("%v", err)
 			return
 		}

@@ -61,12 +61,6 @@ func (n *Node) attributes(a *Add) store.Unique {
 	return n.scratch.value
 }
 
-// allExtras joins the extras of a job that is being added, in scratch memory.
-func (n *Node) allExtras(family []byte, u store.Unique) []byte {
-	n.scratch.extras = store.AppendExtra(append(n.scratch.extras[:0], family...), store.TagUnique, u)
-	return n.scratch.extras
-}
-
 // waitLease returns the lease of a job's waiting lock, in ms from the job's adding on; 0: no lease, or not
 // yet.
 func (n *Node) waitLease(a *Add) int64 {
@@ -135,7 +129,7 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 		n.unclaimAdd(a, &id, &o)
 		return answer, false, err
 	}
-	j := n.newJob(a, n.allExtras(where.family, n.attributes(a)), where.elsewhere)
+	j := n.newJob(a, n.extrasOf(a, where.family, true), where.elsewhere)
 	j.ID = id
 	if o.Kind == lock.Granted {
 		j.Unique().SetWait(o.Token)

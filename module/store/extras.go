@@ -41,6 +41,8 @@ const (
 	TagTries
 	// TagLife: the job's own time to live, and when it was last revived: of a job that was a dead letter (package engine).
 	TagLife
+	// TagPriority: the job's priority, one signed byte ([Job.Priority]).
+	TagPriority
 )
 
 const extraHead = 3
@@ -84,10 +86,15 @@ func CheckExtras(extras []byte) error {
 			return fmt.Errorf("%w: an extra is cut off at byte %d of %d", ErrRecord, at, len(extras))
 		}
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if tag := Tag(rest[0]); tag == TagUnique || tag == TagAsleep {
-			if err := checkUnique(rest[extraHead:end]); err != nil {
-				return err
-			}
+		var err error
+		switch Tag(rest[0]) {
+		case TagUnique, TagAsleep:
+			err = checkUnique(rest[extraHead:end])
+		case TagPriority:
+			err = checkPriority(rest[extraHead:end])
+		}
+		if err != nil {
+			return err
 		}
 		at += end
 	}
@@ -132,10 +139,11 @@ func FindExtra(extras []byte, tag Tag) []byte {
 
 // SetExtras replaces all of a job's extras. This may move the job: use the returned one from
 // then on. The job must be in a list of its queue. extras must be valid, and must not be the
-// job's own memory.
+// job's own memory. Only that of a held job may have another priority.
 func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	if len(extras) == len(j.Extras()) {
 		copy(j.Extras(), extras)
+		s.noteParts(j.Queue, extras)
 		return j
 	}
 	return s.Rewrite(j, j.Body(), extras)
@@ -181,7 +189,9 @@ func (s *Store) Shrink(j *Job) *Job {
 // SetExtra does nothing, and ok is false.
 func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 	if old := j.Extra(tag); old != nil && value != nil && len(old) == len(value) {
-		copy(old, value)
+		if copy(old, value); tag == TagPriority {
+			s.noteParts(j.Queue, j.Extras())
+		}
 		return j, true
 	}
 	all := AppendExtrasBut(nil, j.Extras(), tag)

@@ -282,7 +282,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)
 	copy(k.Body(), body)
 	if p := k.RawParts(); p != nil {
-		q.parts, s.parts = true, true
+		s.noteParts(q, extras)
 		clear(p)
 		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
 		k.putExtras(extras)
@@ -293,6 +293,9 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		l.Replace(j, k)
 		if j.Flags&FlagIndexed != 0 {
 			l.index.Replace(j, k, j.order())
+		}
+		if l == &q.List {
+			q.replaceInLevel(j, k)
 		}
 	}
 	if j.timerPrev != nil {

@@ -18,7 +18,7 @@ type KeyQueue struct {
 	table.Element[KeyQueue] // in the table of per-key queues, and in the list of its queue
 	Queue                   *Queue
 	hash                    uint64 // of the queue's address and the name
-	list                    *List  // the jobs that are held back, by creation time; nil: never any
+	list                    *List  // the jobs that are held back, in the order of fetching; nil: never any
 	front                   ID     // the job in the waiting list, if hasFront
 	frontTime               uint64 // the front's creation time
 	nameLen                 uint32
@@ -78,7 +78,7 @@ func (l *KeyQueue) name() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), keyQueueSize)), int(l.nameLen))
 }
 
-// Head is the oldest job that is held back; nil if there is none.
+// Head is the job that is held back and goes next: the most urgent one, and of several the oldest. It is nil if there is none.
 func (l *KeyQueue) Head() *Job {
 	if l.list == nil {
 		return nil
@@ -368,7 +368,7 @@ func (s *Store) WakeQueue(q *Queue) {
 }
 
 // PushKeyQueue is [Store.Push] for a unique job that may only run alone. free says whether
-// its key is free. If it is, and no older job waits for the key, the job becomes the front of
+// its key is free. If it is, and no job that goes before it waits for the key, the job becomes the front of
 // its per-key queue and goes to the waiting list. Otherwise it is held back. PushKeyQueue
 // returns the job that has come into the waiting list, if any.
 func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
@@ -380,16 +380,17 @@ func (s *Store) PushKeyQueue(j *Job, u Unique, free bool) (first *Job) {
 	if l == nil {
 		l = s.newKeyQueue(q, name)
 	}
-	if l.hasFront && j.CTime <= l.frontTime {
-		// A job that comes back goes before a younger one that became the front meanwhile.
-		if f := s.find(&l.front); f != nil && older(j, f) {
+	before := q.order()
+	if l.hasFront && (j.CTime <= l.frontTime || q.AnyPriorities()) {
+		// A job that comes back goes before a younger one that became the front meanwhile, and an urgent one before others.
+		if f := s.find(&l.front); f != nil && before(j, f) {
 			s.take(q, &q.List, f)
 			l.hasFront = false
 			s.keep(l, f)
 			free = true
 		}
 	}
-	if free && !l.hasFront && (l.Head() == nil || older(j, l.Head())) {
+	if free && !l.hasFront && (l.Head() == nil || before(j, l.Head())) {
 		s.lead(l, j)
 		return j
 	}
@@ -423,7 +424,7 @@ func (s *Store) keep(l *KeyQueue, j *Job) {
 	s.countHeld(q, 1)
 }
 
-// Promote makes the oldest job that is held back the front, and returns it. The per-key queue
+// Promote makes the job that is held back and goes next the front, and returns it. The per-key queue
 // must have no front.
 func (s *Store) Promote(l *KeyQueue) *Job {
 	j := l.Head()

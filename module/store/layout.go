@@ -54,12 +54,12 @@ type Place uint8
 const (
 	// InHeld: the job is known, and in none of the other lists. This list has no order.
 	InHeld Place = iota
-	// InWaiting: the job can be fetched. Ordered by creation time.
+	// InWaiting: the job can be fetched. Ordered by priority, then by creation time.
 	InWaiting
 	// InWorking: somebody works on the job. Ordered by the time it is due.
 	InWorking
 	// InKeyQueue: the job is queued, but held back: another job with its key has precedence
-	// (keyqueue.go). Ordered by creation time.
+	// (keyqueue.go). Ordered as those that wait.
 	InKeyQueue
 	places
 )
@@ -129,7 +129,7 @@ type Queue struct {
 	Pause       uint8
 	Flags       uint8
 	state       uint8
-	parts       bool   // see AnyParts
+	ever        uint8  // everParts, everPriorities
 	flushes     uint32 // Store.flushes when it was attached
 	listed      uint32 // see Listed
 	working     uint32 // Working.Len
@@ -140,7 +140,7 @@ type Queue struct {
 
 	Held    table.List[Job] // the held jobs: those in no other list
 	Uniques uint64          // how many jobs are unique
-	List                    // the waiting jobs, oldest first
+	List                    // the waiting jobs, the most urgent first, and of those the oldest
 
 	Working         List  // jobs that are being worked on, ordered by when they are due
 	Created         int64 // unix ms
@@ -153,7 +153,14 @@ type Queue struct {
 	nameLen         uint32
 	counted         [reasons - 1]uint32        // see Count
 	here            [reasons - Deferred]uint32 // see CountHere
+	levels          *levels                    // see enterLevel; nil: no job ever had a priority
 }
+
+// What a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
+const (
+	everParts uint8 = 1 << iota
+	everPriorities
+)
 
 // States of a queue, not saved.
 const (
@@ -325,6 +332,7 @@ func Layout() []Field {
 		{"jm_queue.flushes", unsafe.Offsetof(q.flushes), unsafe.Sizeof(q.flushes)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
+		{"jm_queue.levels", unsafe.Offsetof(q.levels), unsafe.Sizeof(q.levels)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
 		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},

@@ -8,7 +8,7 @@ import (
 	"jobmesh/module/table"
 )
 
-// older is the order of a queue: creation time, then ID. It is the same on every node.
+// older is the order of a queue whose jobs have no priorities: creation time, then ID. It is the same on every node.
 func older(a, b *Job) bool {
 	if a.CTime != b.CTime {
 		return a.CTime < b.CTime
@@ -40,7 +40,7 @@ func (j *Job) order() func(a, b *Job) bool {
 	if j.Place == InWorking {
 		return sooner
 	}
-	return older
+	return j.Queue.order()
 }
 
 // listOf is the ordered list that a job is in; nil if the job is held.
@@ -75,17 +75,24 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 		s.fetchable++
 	}
 	less, height := j.order(), s.height(j)
-	if l.Tail == nil || less(l.Tail, j) {
-		l.Insert(j, l.Tail)
-		if height > 0 {
-			s.addSkipNode(q, l, j, height, &l.index.Tail)
+	if q.AnyPriorities() && l == &q.List {
+		if at, ok := s.enterLevel(q, j); ok && (height == 0 || at == l.Tail) {
+			s.insertBehind(q, l, j, at, height, &l.index.Tail)
+			return
 		}
+	} else if l.Tail == nil || less(l.Tail, j) {
+		s.insertBehind(q, l, j, l.Tail, height, &l.index.Tail)
 		return
 	}
 	var path table.SkipPath[Job]
-	l.Insert(j, l.index.Place(&l.List, j, less, &path))
+	at := l.index.Place(&l.List, j, less, &path)
+	s.insertBehind(q, l, j, at, height, &path)
+}
+
+func (s *Store) insertBehind(q *Queue, l *List, j, at *Job, height int, path *table.SkipPath[Job]) {
+	l.Insert(j, at)
 	if height > 0 {
-		s.addSkipNode(q, l, j, height, &path)
+		s.addSkipNode(q, l, j, height, path)
 	}
 }
 
@@ -185,8 +192,13 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 	switch {
 	case l == &q.Working:
 		s.countOut(q, j)
-	case l == &q.List && q.state == queueAttached:
-		s.fetchable--
+	case l == &q.List:
+		if q.state == queueAttached {
+			s.fetchable--
+		}
+		if q.levels != nil {
+			q.leaveLevel(j)
+		}
 	}
 	l.Remove(j)
 	// Jobs are mostly fetched, and acknowledged, in the order of their lists. So load the

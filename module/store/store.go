@@ -214,9 +214,17 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 		q.Uniques++
 	}
 	if j.Parts > 0 {
-		q.parts, s.parts = true, true
+		s.noteParts(q, j.Extras())
 	}
 	q.hold(j)
+}
+
+// noteParts notes what a queue has to look at from now on, because a job of it has parts with these extras.
+func (s *Store) noteParts(q *Queue, extras []byte) {
+	s.parts = true
+	if q.ever |= everParts; PriorityIn(extras) != 0 {
+		q.ever |= everPriorities
+	}
 }
 
 // AnyParts says whether any job ever had holders or extras. If not, no job is unique or
@@ -224,7 +232,10 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 func (s *Store) AnyParts() bool { return s.parts }
 
 // AnyParts is [Store.AnyParts] for one queue.
-func (q *Queue) AnyParts() bool { return q.parts }
+func (q *Queue) AnyParts() bool { return q.ever&everParts != 0 }
+
+// AnyPriorities says whether any of the queue's jobs ever had a priority.
+func (q *Queue) AnyPriorities() bool { return q.ever&everPriorities != 0 }
 
 // Remove forgets a job and frees it.
 func (s *Store) Remove(j *Job) {
@@ -657,6 +668,9 @@ func (s *Store) freeQueue(q *Queue) {
 		s.freeKeyQueue(q.KeyQueues.Head, false) // Forget has dropped their table
 	}
 	s.freeName(q)
+	if q.levels != nil {
+		s.freeLevels(q, q.levels)
+	}
 	if q.Key != nil {
 		s.keyFree(q.Key)
 	}

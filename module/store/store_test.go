@@ -71,6 +71,7 @@ type world struct {
 	r      *rand.Rand
 	queues map[string]map[store.ID]*store.Job // by name: what is known
 	ctime  uint64
+	urgent int // half of the jobs have a priority, this at most
 }
 
 func newWorld(seed uint64) *world {
@@ -90,7 +91,11 @@ func (w *world) queue(name string) *store.Queue {
 
 func (w *world) add(name string) *store.Job {
 	q := w.queue(name)
-	j := w.s.NewJob(w.r.IntN(50), w.r.IntN(3), nil)
+	var extras []byte
+	if w.urgent > 0 && w.r.IntN(2) == 0 {
+		extras = store.AppendExtra(nil, store.TagPriority, store.PriorityValue(w.r.IntN(2*w.urgent+1)-w.urgent))
+	}
+	j := w.s.NewJob(w.r.IntN(50), w.r.IntN(3), extras)
 	// Mostly new, sometimes of the past, sometimes of the same moment.
 	w.ctime++
 	j.CTime = w.ctime
@@ -139,6 +144,9 @@ func (w *world) check(t require.TestingT) {
 		}
 		sort.Slice(waiting, func(i, k int) bool {
 			a, b := waiting[i], waiting[k]
+			if a.Priority() != b.Priority() {
+				return a.Priority() > b.Priority()
+			}
 			if a.CTime != b.CTime {
 				return a.CTime < b.CTime
 			}
@@ -182,10 +190,18 @@ func (w *world) check(t require.TestingT) {
 func TestStoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.Uint64().Draw(t, "seed"))
+		w.urgent = rapid.SampledFrom([]int{0, 1, store.MaxPriority}).Draw(t, "priorities")
 		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			name := fmt.Sprint("q", w.r.IntN(3))
 			j := w.some(name)
-			switch op := w.r.IntN(23); {
+			switch op := w.r.IntN(24); {
+			case op == 23 && j != nil && w.urgent > 0:
+				w.s.Hold(j)
+				p := w.r.IntN(3) - 1
+				k, ok := w.s.SetExtra(j, store.TagPriority, store.PriorityValue(p))
+				require.True(t, ok && k.Priority() == p)
+				w.queues[name][k.ID] = k
+				w.s.Push(k)
 			case op == 22 && j != nil:
 				tag, value := store.Tag(2+w.r.IntN(3)), make([]byte, w.r.IntN(60))
 				if w.r.IntN(4) == 0 {

@@ -186,6 +186,9 @@ func (s *Sim) newAdd() engine.Add {
 		a.Retry, a.Replicate = 0, 1
 	}
 	a.Async = s.chance(s.Async)
+	if s.Failing > 0 && s.r.IntN(3) == 0 {
+		a.Priority = s.r.IntN(5) - 2
+	}
 	if s.Failing > 0 && a.Retry > 0 && s.r.IntN(2) == 0 {
 		a.Policy = &engine.Policy{
 			Set: engine.SetRetries | engine.SetOnExpire, Base: s.r.Int64N(3), Max: 4, Jitter: s.r.Int64N(100),
@@ -378,13 +381,16 @@ func (s *Sim) reviveLater(j *job) {
 		if n == nil || s.closed || j.done {
 			return
 		}
-		var to []byte
+		var to engine.Move
 		if s.r.IntN(3) == 0 {
-			to = fmt.Append(nil, "q", s.r.IntN(queues))
+			to.To = fmt.Append(nil, "q", s.r.IntN(queues))
+		}
+		if to.Ranks = s.r.IntN(3) == 0; to.Ranks {
+			to.Priority = s.r.IntN(5) - 2
 		}
 		n.call(func() {
-			err := n.e.Move(&j.id, to)
-			s.trace("node %d: MOVEJOB %s to %q: %v", n.i, j.id, to, err)
+			err := n.e.Move(&j.id, &to)
+			s.trace("node %d: MOVEJOB %s to %q, priority %d %v: %v", n.i, j.id, to.To, to.Priority, to.Ranks, err)
 		})
 	})
 }
