@@ -26,9 +26,6 @@ const (
 	compareSoonMS  = 1000 // after a change, and so much later for each node
 	compareEachMS  = 100
 	aheadMostMS    = 1000 * 365 * 24 * 3600 * 1000
-	pausesMost     = 10_000
-	// pausesEndedMost is how many ended pauses are noted at most, see pauseEnds.
-	pausesEndedMost = 1000
 )
 
 // alike is what all nodes are to know alike, as this node knows it.
@@ -91,45 +88,6 @@ func (n *Node) heardSum(p *Peer, sum uint64) {
 	if p.entries.sum = sum; sum == n.alike.Sum() {
 		p.entries.agreed = n.monotonic()
 	}
-}
-
-// PauseEverywhere sets a queue's pause bits here and at all other nodes (PAUSE … BCAST), also at those that are away. It returns them. If the name
-// is longer than an entry's can be, only nodes that are connected hear of it, as those of earlier releases do.
-func (n *Node) PauseEverywhere(name []byte, mask uint8) (uint8, error) {
-	if mask != 0 && !n.passive && n.pauseEntry(name) == nil {
-		if n.alike.Count(EntryPause) >= pausesMost {
-			return 0, ErrManyPauses
-		}
-		if err := n.EntryFits(len(name) + 1); err != nil {
-			return 0, err
-		}
-	}
-	mask, err := n.SetPause(name, mask)
-	if err != nil || n.passive {
-		return mask, err
-	}
-	if mask == 0 {
-		n.pauseEnds(name)
-	}
-	long := len(name) > entries.MaxName
-	if !long {
-		value := []byte{mask}
-		if mask == 0 {
-			value = nil // the end is told even if this node knows of no pause: another one may
-		}
-		n.ChangeEntry(EntryPause, string(name), value)
-	}
-	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
-	n.tellWhere(&m, func(p *Peer) bool { return long || !n.knowsEntries(p) })
-	return mask, nil
-}
-
-// pauseOf is what all nodes are to know of a queue's pause.
-func pauseOf(e *entries.Entry) uint8 {
-	if e == nil || len(e.Value) == 0 {
-		return 0
-	}
-	return e.Value[0] & (PauseIn | PauseOut)
 }
 
 // LoadEntry takes an entry from a log, or from a master. Nobody is told. A pause that begins is carried out by pauseAgain. Its end is
@@ -231,83 +189,6 @@ func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
 		return list
 	}
 	return other
-}
-
-// pauseAgain pauses the queues that all nodes are to have paused: the data that were loaded don't say so. A queue that isn't there is paused
-// when it is made (pauseNamed).
-func (n *Node) pauseAgain() {
-	for e := range n.alike.AllOf(EntryPause) {
-		if q := n.store.Queue([]byte(e.Name)); q != nil {
-			q.Pause = pauseOf(e)
-		}
-	}
-}
-
-// pauseTold carries out a pause, or its end, that another node has told of.
-func (n *Node) pauseTold(name []byte, mask uint8) {
-	_, _ = n.SetPause(name, mask) // if the queue can't be made there is nothing to pause
-	if mask == 0 {
-		n.pauseEnds(name)
-	}
-}
-
-// pauseEnds notes that a pause of all nodes has ended, for the queues of that name that lie in other databases. A pause that begins
-// needs no note: such a queue is paused when it comes back (attach).
-func (n *Node) pauseEnds(name []byte) {
-	if len(n.dormant) == 0 {
-		return
-	}
-	if n.pausesEnded == nil {
-		n.pausesEnded = map[string]struct{}{}
-	}
-	if n.pausesEnded[string(name)] = struct{}{}; len(n.pausesEnded) >= pausesEndedMost {
-		n.endPausesAway()
-	}
-}
-
-// endPausesAway carries out what pauseEnds has noted. It is called before a queue comes or goes, and so a pause that was made later stays.
-// One walk serves all notes: both the notes and the queues may be very many.
-func (n *Node) endPausesAway() {
-	if len(n.pausesEnded) == 0 {
-		return
-	}
-	for q := range store.Warmed(n.dormant, 1) {
-		if q.Pause == 0 {
-			continue
-		}
-		if _, ended := n.pausesEnded[string(q.NameBytes())]; ended {
-			q.Pause = 0
-		}
-	}
-	clear(n.pausesEnded)
-}
-
-// pauseEntry is what all nodes are to know of a queue's pause; nil: it isn't paused everywhere.
-func (n *Node) pauseEntry(name []byte) *entries.Entry {
-	if n.alike.Count(EntryPause) == 0 || len(name) > entries.MaxName {
-		return nil
-	}
-	return n.alike.Get(EntryPause, string(name))
-}
-
-// pauseNamed pauses a queue that just got its name, if all nodes are to have it paused.
-func (n *Node) pauseNamed(q *store.Queue) {
-	if e := n.pauseEntry(q.NameBytes()); e != nil {
-		q.Pause = pauseOf(e)
-	}
-}
-
-// PauseOf is what is paused of a queue here. q is the queue, or nil if there is none of that name.
-func (n *Node) PauseOf(name []byte, q *store.Queue) uint8 {
-	if q != nil {
-		return q.Pause
-	}
-	return pauseOf(n.pauseEntry(name))
-}
-
-// paused says whether a queue, which need not be there, is paused in input or output.
-func (n *Node) paused(name []byte, q *store.Queue, way uint8) bool {
-	return n.PauseOf(name, q)&way != 0
 }
 
 // tickEntries compares entries with the other nodes now and then.

@@ -574,45 +574,6 @@ func (n *Node) evictSome() (evicted int) {
 	return evicted
 }
 
-// SetPause sets a queue's pause bits and returns what they are now. The queue
-// is made where it is needed to remember them.
-func (n *Node) SetPause(name []byte, mask uint8) (uint8, error) {
-	q := n.Queue(name)
-	if q == nil {
-		if mask == 0 {
-			return 0, nil
-		}
-		if n.passive {
-			return 0, ErrReplica
-		}
-		var err error
-		if q, err = n.queue(name); err != nil {
-			return 0, err
-		}
-	}
-	was := q.Pause
-	q.Pause = mask
-	q.ATime = n.now
-	if mask != 0 {
-		n.show(q)
-	}
-	n.takeBack(q)
-	n.letIn()
-	n.serve(q)
-	if (was|mask)&PauseOut == 0 || n.passive || n.loading || len(n.mesh.All()) == 0 {
-		return mask, nil
-	}
-	if mask&PauseOut != 0 {
-		n.importsOf(string(name)).paused = false // clients may have waited here until a moment ago, so the others are told again
-		n.wantNone(string(name))
-	}
-	if list := n.waits[string(name)]; list != nil {
-		n.askAt(list, n.now)
-		n.hurryTick()
-	}
-	return mask, nil
-}
-
 // losesOne is for a job of which this node's copy goes, while others live on. If a job here was
 // released with LAST, to come after j, it asks the other nodes about j later.
 func (n *Node) losesOne(j *store.Job) {
