@@ -516,7 +516,7 @@ func (m *module) pause(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	mask, set, bcast, err := parsePause(c)
+	p, err := parsePause(c)
 	if err != nil {
 		fail(c, err)
 		return
@@ -525,14 +525,14 @@ func (m *module) pause(c *rm.Ctx) {
 	if wrong {
 		return
 	}
-	if !set {
-		mask = m.node.PauseOf(c.Arg(1), q)
-	}
+	mask := p.mask
 	switch {
-	case bcast:
-		mask, err = m.node.PauseEverywhere(c.Arg(1), mask)
-	case set:
-		mask, err = m.node.SetPause(c.Arg(1), mask)
+	case p.bcast:
+		mask, err = m.node.PauseEverywhere(c.Arg(1), mask, p.span)
+	case p.set:
+		mask, err = m.node.SetPause(c.Arg(1), mask, p.span)
+	default:
+		mask = m.node.PauseOf(c.Arg(1), q)
 	}
 	if err != nil {
 		fail(c, err)

@@ -166,7 +166,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.NullArray()
 		return
 	}
-	c.Map(18)
+	c.Map(19)
 	c.Text("name")
 	c.Bulk(name)
 	putCounts(c, count{"len", q.Len}, count{"age", q.Age}, count{"idle", q.Idle}, count{"blocked", q.Waiters})
@@ -181,6 +181,8 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Text(pauseNames[q.Pause])
 	putCounts(c, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
+	c.Text("pause-left")
+	c.Int(m.node.PauseLeft(name, m.node.Queue(name)))
 }
 
 // count is a field of an answer.

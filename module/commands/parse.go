@@ -18,6 +18,7 @@ const (
 	errRetry        engine.Refusal = "ERR RETRY time must be a non negative number, at most 2147483647 (seconds)"
 	errDelay        engine.Refusal = "ERR DELAY time must be a non negative number, at most 2147483647 (seconds)"
 	errPriority     engine.Refusal = "ERR PRIORITY must be between -100 and 100"
+	errPauseFor     engine.Refusal = "ERR FOR must be a number of seconds > 0, with in, out or all"
 	errMaxLen       engine.Refusal = "ERR MAXLEN must be a positive number"
 	errAtMostOnce   engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
 	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
@@ -444,25 +445,44 @@ func upper(s string) string {
 
 var pauseNames = [...]string{"none", "in", "out", "all"}
 
-// parsePause reads PAUSE's words into a mask. set says whether to apply the mask: STATE and
-// BCAST alone change nothing.
-func parsePause(c args) (mask uint8, set, bcast bool, err error) {
+// pausing is a parsed PAUSE.
+type pausing struct {
+	mask  uint8
+	set   bool // mask is to be applied: STATE and BCAST alone change nothing
+	bcast bool
+	span  int64 // ms; 0: without end
+}
+
+func parsePause(c args) (p pausing, err error) {
 	for i := 2; i < c.NArgs(); i++ {
 		switch w := c.Arg(i); {
 		case is(w, "IN"):
-			mask, set = mask|engine.PauseIn, true
+			p.mask, p.set = p.mask|engine.PauseIn, true
 		case is(w, "OUT"):
-			mask, set = mask|engine.PauseOut, true
+			p.mask, p.set = p.mask|engine.PauseOut, true
 		case is(w, "ALL"):
-			mask, set = engine.PauseIn|engine.PauseOut, true
+			p.mask, p.set = engine.PauseIn|engine.PauseOut, true
 		case is(w, "NONE"):
-			mask, set = 0, true
+			p.mask, p.set = 0, true
 		case is(w, "BCAST"):
-			bcast = true
+			p.bcast = true
+		case is(w, "FOR"):
+			seconds, ok := int64(0), i+1 < c.NArgs()
+			if i++; ok {
+				seconds, ok = between(c.Arg(i), 1, engine.MaxSeconds)
+			}
+			if !ok {
+				return p, errPauseFor
+			}
+			p.span = seconds * 1000
 		case is(w, "STATE"):
 		default:
-			return 0, false, false, errSyntax
+			return p, errSyntax
 		}
 	}
-	return mask, set, bcast && set, nil
+	if p.span > 0 && p.mask == 0 {
+		return p, errPauseFor
+	}
+	p.bcast = p.bcast && p.set
+	return p, nil
 }

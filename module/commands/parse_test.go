@@ -32,7 +32,7 @@ func FuzzParse(f *testing.F) {
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
 		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
-		"PAUSE q in out none state bcast", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
+		"PAUSE q in out none state bcast", "PAUSE q in FOR 2147483647 BCAST", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "MOVEJOB x y TO q PRIORITY 100", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
@@ -131,8 +131,9 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		if len(w) >= 3 {
-			if mask, _, _, err := parsePause(w); err == nil {
-				require.LessOrEqual(t, mask, uint8(3))
+			if p, err := parsePause(w); err == nil {
+				require.LessOrEqual(t, p.mask, uint8(3))
+				require.False(t, p.span < 0 || p.span > 0 && p.mask == 0)
 			}
 		}
 		if len(w) >= 3 {

@@ -130,7 +130,8 @@ func (m *module) commands() []rm.Command {
 			Summary: "Pauses a queue's input or output, or tells whether they are paused.", Complexity: "O(1)", Since: since, Arity: -3, Keys: firstKey(rm.KeyModify),
 			Args: []rm.Arg{keyArg(), {Name: "option", Kind: rm.ArgOneOf, Multiple: true, Sub: []rm.Arg{
 				{Name: "in", Kind: rm.ArgToken, Token: "in"}, {Name: "out", Kind: rm.ArgToken, Token: "out"}, {Name: "all", Kind: rm.ArgToken, Token: "all"},
-				{Name: "none", Kind: rm.ArgToken, Token: "none"}, {Name: "state", Kind: rm.ArgToken, Token: "state"}, {Name: "bcast", Kind: rm.ArgToken, Token: "bcast"}}}}}},
+				{Name: "none", Kind: rm.ArgToken, Token: "none"}, {Name: "state", Kind: rm.ArgToken, Token: "state"}, {Name: "bcast", Kind: rm.ArgToken, Token: "bcast"}}},
+				number("FOR", "seconds")}}},
 		{Name: "qconfig", Info: rm.Info{Summary: "A container for commands about the settings of queues.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
 			{Name: "set", Run: m.configSet, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
 				Summary: "Sets what jobs of a queue, or of all queues of a pattern, have by default.", Complexity: "O(N) with N settings", Since: since, Arity: -5, Args: settingArgs(true)}},

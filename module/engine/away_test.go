@@ -542,7 +542,7 @@ func TestAJobThatWasKeptOutIsQueuedWhenItsQueueIsBack(t *testing.T) {
 	n, k, _ := node(now)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, Retry: 600, TTL: 86400, Delay: 1})
 	require.NoError(t, err)
-	_, err = n.SetPause([]byte("q"), engine.PauseIn)
+	_, err = n.SetPause([]byte("q"), engine.PauseIn, 0)
 	require.NoError(t, err)
 	pass(n, &now, 3000)
 	require.Equal(t, store.StateActive, n.Job(&id).State)

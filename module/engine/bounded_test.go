@@ -506,7 +506,7 @@ func TestVeryManyClientsAreServed(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _, _ := node(now)
 	q := []byte("q")
-	_, err := n.SetPause(q, engine.PauseOut)
+	_, err := n.SetPause(q, engine.PauseOut, 0)
 	require.NoError(t, err)
 	var ids []store.ID
 	for i := range many {
@@ -517,7 +517,7 @@ func TestVeryManyClientsAreServed(t *testing.T) {
 		ids = append(ids, id)
 		n.Effects()
 	}
-	_, err = n.SetPause(q, 0)
+	_, err = n.SetPause(q, 0, 0)
 	require.NoError(t, err)
 	served := 0
 	look := func() {
@@ -1719,7 +1719,7 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 			if c.first {
 				ask()
 				look()
-				_, err := n.SetPause([]byte("q"), engine.PauseOut)
+				_, err := n.SetPause([]byte("q"), engine.PauseOut, 0)
 				require.NoError(t, err)
 			}
 			for i := range 2 * count {
@@ -1730,7 +1730,7 @@ func TestLargeJobsAreHandedOverBitByBit(t *testing.T) {
 			}
 			require.Empty(t, given)
 			if c.first {
-				_, err := n.SetPause([]byte("q"), 0)
+				_, err := n.SetPause([]byte("q"), 0, 0)
 				require.NoError(t, err)
 			} else {
 				ask()
@@ -1990,14 +1990,14 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 			}
 		},
 		"paused again": func(n *engine.Node, _ []store.ID) {
-			_, err := n.SetPause([]byte("q"), engine.PauseIn)
+			_, err := n.SetPause([]byte("q"), engine.PauseIn, 0)
 			require.NoError(t, err)
 			for range 20 {
 				n.Tick()
 				n.Effects()
 			}
 			require.NotZero(t, n.Queue([]byte("q")).Overdue)
-			_, err = n.SetPause([]byte("q"), engine.PauseOut)
+			_, err = n.SetPause([]byte("q"), engine.PauseOut, 0)
 			require.NoError(t, err)
 		},
 		"renamed": func(n *engine.Node, _ []store.ID) {
@@ -2031,7 +2031,7 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 			}
 			require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, many, false, nil), many)
 			n.Effects()
-			_, err := n.SetPause([]byte("q"), engine.PauseIn)
+			_, err := n.SetPause([]byte("q"), engine.PauseIn, 0)
 			require.NoError(t, err)
 			overdue := func() int { _, o := n.InProgress(); return int(o) }
 			now += 11_000
@@ -2048,7 +2048,7 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 				assert.LessOrEqual(t, before-overdue(), mostAtOnce)
 				before = overdue()
 			}
-			_, err = n.SetPause([]byte("q"), 0)
+			_, err = n.SetPause([]byte("q"), 0, 0)
 			require.NoError(t, err)
 			look()
 			assert.Less(t, before, many)
@@ -2403,7 +2403,7 @@ func TestVeryManyRunsAreClaimedWhereAPauseEnds(t *testing.T) {
 	const many = 2000
 	now := int64(dawn)
 	n, _, claims := votingMesh(t, now, 4)
-	_, err := n.SetPause([]byte("q"), engine.PauseOut)
+	_, err := n.SetPause([]byte("q"), engine.PauseOut, 0)
 	require.NoError(t, err)
 	for i := range many {
 		runs(t, n, "q", 1)
@@ -2411,7 +2411,7 @@ func TestVeryManyRunsAreClaimedWhereAPauseEnds(t *testing.T) {
 		require.NoError(t, err)
 		n.Effects()
 	}
-	_, err = n.SetPause([]byte("q"), 0)
+	_, err = n.SetPause([]byte("q"), 0, 0)
 	require.NoError(t, err)
 	claimed := 0
 	for range 50 {

@@ -359,7 +359,7 @@ func TestIdleQueuesGo(t *testing.T) {
 	n, _, _ := node(1000)
 	id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 10_000, Retry: 10})
 	require.NoError(t, err)
-	_, err = n.SetPause([]byte("paused"), engine.PauseIn)
+	_, err = n.SetPause([]byte("paused"), engine.PauseIn, 0)
 	require.NoError(t, err)
 	n.Ack(&id)
 	n.SetNow(1000 + 299_000)

@@ -16,7 +16,7 @@ import (
 // Kinds of entries. Package commands reads and writes those of settings.
 const (
 	EntrySettings entries.Kind = 1 // of a queue, or of the queues of a pattern
-	EntryPause    entries.Kind = 2 // of a queue: one byte, PauseIn and PauseOut
+	EntryPause    entries.Kind = 2 // of a queue, see pauseTimed
 	EntryZone     entries.Kind = 3 // of a node, by its ID: the name of its zone
 	EntryOwn                   = entries.OwnKinds | EntrySettings
 )
@@ -97,11 +97,14 @@ func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
 		return false
 	}
 	n.noteZone(e)
-	if e.Kind == EntryPause && pauseOf(e) == 0 {
+	if e.Kind == EntryPause {
+		n.pauseLoaded(e)
+	}
+	if e.Kind == EntryPause && len(e.Value) == 0 {
 		if q := n.store.Queue([]byte(e.Name)); q != nil {
 			q.Pause = 0
 		}
-		n.pauseEnds([]byte(e.Name))
+		n.pauseEndsAway([]byte(e.Name))
 	}
 	return true
 }
@@ -353,7 +356,8 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, lost)
 	if e.Kind == EntryPause {
-		n.pauseTold([]byte(e.Name), pauseOf(e))
+		n.pauseTold([]byte(e.Name), n.pauseOf(e))
+		n.pauseLoaded(e)
 	}
 }
 

@@ -154,9 +154,9 @@ func TestTombstonesOfALoneNode(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	for i := range 100 {
 		name := fmt.Append(nil, "tenant", i)
-		_, err := n.PauseEverywhere(name, engine.PauseOut)
+		_, err := n.PauseEverywhere(name, engine.PauseOut, 0)
 		require.NoError(t, err)
-		_, err = n.PauseEverywhere(name, 0)
+		_, err = n.PauseEverywhere(name, 0, 0)
 		require.NoError(t, err)
 	}
 	assert.True(t, n.Entries().Empty())
@@ -183,14 +183,14 @@ func TestVeryManyPausesEndWhileTheQueuesAreAway(t *testing.T) {
 	const many = 2500
 	n, _, _ := node(1_700_000_000_000)
 	for i := range many {
-		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn)
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn, 0)
 		require.NoError(t, err)
 	}
-	_, err := n.SetPause([]byte("own"), engine.PauseIn)
+	_, err := n.SetPause([]byte("own"), engine.PauseIn, 0)
 	require.NoError(t, err)
 	n.Swapped(0, 1)
 	for i := range many {
-		_, err := n.PauseEverywhere(fmt.Append(nil, i), 0)
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), 0, 0)
 		require.NoError(t, err)
 	}
 	n.Swapped(0, 1)
@@ -203,14 +203,14 @@ func TestVeryManyPausesEndWhileTheQueuesAreAway(t *testing.T) {
 func TestPausesAreLimited(t *testing.T) {
 	n, _, _ := node(1_700_000_000_000)
 	for i := range 10_000 {
-		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn)
+		_, err := n.PauseEverywhere(fmt.Append(nil, i), engine.PauseIn, 0)
 		require.NoError(t, err)
 	}
-	_, err := n.PauseEverywhere([]byte("more"), engine.PauseIn)
+	_, err := n.PauseEverywhere([]byte("more"), engine.PauseIn, 0)
 	assert.Equal(t, engine.ErrManyPauses, err)
-	_, err = n.PauseEverywhere([]byte("7"), engine.PauseOut)
+	_, err = n.PauseEverywhere([]byte("7"), engine.PauseOut, 0)
 	require.NoError(t, err, "it is paused already")
-	_, err = n.PauseEverywhere([]byte("more"), 0)
+	_, err = n.PauseEverywhere([]byte("more"), 0, 0)
 	require.NoError(t, err)
 	require.NoError(t, n.EntryFits(1000))
 	assert.Equal(t, engine.ErrManyEntries, n.EntryFits(entries.MostBytes/2))

@@ -134,7 +134,7 @@ func TestExpiredJobsAreNotHandedOver(t *testing.T) {
 			n.Mesh().Up(peer, "10.0.0.1:1", false)
 			add := adder(t, n)
 			ask := wire.Message{Kind: wire.NeedJobs, Queue: []byte("q"), Count: 10}
-			_, err := n.SetPause([]byte("q"), engine.PauseOut)
+			_, err := n.SetPause([]byte("q"), engine.PauseOut, 0)
 			require.NoError(t, err)
 			late := add("q", engine.Add{Retry: retry, TTL: 1})
 			live := add("q", engine.Add{Retry: retry, TTL: 600})
@@ -143,7 +143,7 @@ func TestExpiredJobsAreNotHandedOver(t *testing.T) {
 			}
 			n.Effects()
 			n.SetNow(dawn + 1500)
-			_, err = n.SetPause([]byte("q"), 0)
+			_, err = n.SetPause([]byte("q"), 0, 0)
 			require.NoError(t, err)
 			if !before {
 				require.NoError(t, n.Receive(peer, ask.Append(nil)))

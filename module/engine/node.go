@@ -191,10 +191,11 @@ type Node struct {
 	farewells   []farewell          // locks of jobs that were forgotten, still to be freed
 	unloaded    uint64              // the number of jobs when loading began; 0: they have been flushed since
 	dormant     []*store.Queue      // queues in other databases than 0
-	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEnds
-	promotion   *settling           // the promotion under way, see Promote
-	untold      int                 // jobs that the promotion has made uncertain so far
-	followed    bool                // see Follow
+	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEndsAway
+	pauseEnds   pauseEnds
+	promotion   *settling // the promotion under way, see Promote
+	untold      int       // jobs that the promotion has made uncertain so far
+	followed    bool      // see Follow
 	past        Past
 	holding     int                     // the jobs of queues in rows below this one are still to be held, see tickFollowing
 	recount     bool                    // lacking isn't known

@@ -881,7 +881,7 @@ func (w *world) paused() {
 	}
 }
 
-// pause pauses the queue q at a node. With "unsaid" the other nodes don't hear that its clients don't want jobs any more.
+// pause pauses the queue q at a node (NODE in|out|all|none [bcast] [for=SECONDS]). With "unsaid" the other nodes don't hear that its clients don't want jobs any more.
 func (w *world) pause() {
 	n, sent := w.actor(0), len(w.Sent)
 	mask := map[string]uint8{"in": engine.PauseIn, "out": engine.PauseOut, "all": 3, "none": 0}[w.Word(1)]
@@ -890,7 +890,9 @@ func (w *world) pause() {
 		if w.D.HasArg("bcast") {
 			pause = n.e.PauseEverywhere
 		}
-		_, err := pause([]byte("q"), mask)
+		seconds := 0
+		w.Arg("for", &seconds)
+		_, err := pause([]byte("q"), mask, int64(seconds)*1000)
 		require.NoError(w.T, err)
 	})
 	if w.D.HasArg("unsaid") {

@@ -89,6 +89,7 @@ func (n *Node) Tick() int64 {
 	n.tickCopyWaits()
 	n.tickRepair()
 	n.tickEntries()
+	n.tickPauses()
 	n.tickFlushes()
 	n.tickCountWalk()
 	n.tickReleases()

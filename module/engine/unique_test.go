@@ -840,7 +840,7 @@ func TestServedWhileAJobIsChosen(t *testing.T) {
 	}
 	pause := func(mask uint8) {
 		d.do(t, func() {
-			_, err := d.n.SetPause(q, mask)
+			_, err := d.n.SetPause(q, mask, 0)
 			require.NoError(t, err)
 		})
 	}

@@ -201,7 +201,7 @@ func TestLifeP6(t *testing.T) {
 			require.Equal(t, int64(1), c.Do("MOVEJOB", delayed, "TO", "q", "PRIORITY", 10).Int())
 			require.Equal(t, int64(1), c.Do("MOVEJOB", dead, "PRIORITY", 8).Int())
 			assert.EqualValues(t, 9, c.Do("SHOW", third).Field("priority").Int())
-			assert.Equal(t, "delayed", state(c, delayed))
+			assert.Equal(t, "active", state(c, delayed), "it keeps its time")
 			if mode != "" {
 				comeBack(t, s, mode)
 				c = s.Dial()

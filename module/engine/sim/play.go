@@ -785,19 +785,26 @@ func (s *Sim) pauseQueue(n *node) {
 	}
 	q := fmt.Append(nil, "q", s.r.IntN(queues))
 	mask, everywhere := uint8(s.r.IntN(4)), s.r.IntN(3) == 0
-	s.trace("node %d: PAUSE %s %d everywhere %v", n.i, q, mask, everywhere)
+	var span int64
+	if s.r.IntN(2) == 0 {
+		span = 1 + s.r.Int64N(30_000)
+	}
+	s.trace("node %d: PAUSE %s %d everywhere %v for %d", n.i, q, mask, everywhere, span)
 	n.call(func() {
 		// A queue that can't be made can't be paused.
 		pause := n.e.SetPause
 		if everywhere {
 			pause = n.e.PauseEverywhere
 		}
-		_, _ = pause(q, mask)
+		_, _ = pause(q, mask, span)
 	})
+	if span > 0 && everywhere {
+		return // it ends by itself
+	}
 	s.at(s.r.Int64N(30_000), func() {
 		for _, n := range s.nodes {
 			if !n.down {
-				n.call(func() { _, _ = n.e.PauseEverywhere(q, 0) })
+				n.call(func() { _, _ = n.e.PauseEverywhere(q, 0, 0) })
 			}
 		}
 	})
@@ -890,7 +897,7 @@ func (s *Sim) unpause() {
 	for _, n := range s.nodes {
 		n.call(func() {
 			for i := range s.queues() {
-				_, _ = n.e.PauseEverywhere(fmt.Append(nil, "q", i), 0)
+				_, _ = n.e.PauseEverywhere(fmt.Append(nil, "q", i), 0, 0)
 			}
 		})
 	}
