@@ -38,9 +38,9 @@ type jobs struct {
 
 // parseJobs reads ADDJOBS' arguments: the options into a, as parseAdd does, and the jobs. It returns errors in the same order; those
 // about the jobs come last.
-func parseJobs(c args, a *engine.Add, copies int, defaults *settings, into *jobs) error {
+func parseJobs(c args, a *engine.Add, d *defaults, into *jobs) error {
 	into.bodies, into.keys = into.bodies[:0], into.keys[:0]
-	at, err := parseOptions(c, a, bulkOptions, copies, defaults)
+	at, err := parseOptions(c, a, bulkOptions, d)
 	if err != nil {
 		return err
 	}
@@ -79,16 +79,12 @@ func (m *module) addJobs(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	a, defaults := &m.add, (*settings)(nil)
-	if m.settings.any() {
-		defaults = m.settings.of(c.Arg(1))
-	}
-	bytes := 0
+	a, bytes := &m.add, 0
 	for i := bulkOptions; i < c.NArgs(); i++ {
 		bytes += len(c.Arg(i))
 	}
-	m.watchMemory(bytes) // the default of REPLICATE depends on it
-	if err := parseJobs(c, a, m.node.Copies(), defaults, &m.jobsToAdd); err != nil {
+	m.watchMemory(bytes)
+	if err := parseJobs(c, a, m.defaults(c.Arg(1)), &m.jobsToAdd); err != nil {
 		fail(c, err)
 		return
 	}

@@ -27,16 +27,24 @@ func (m *module) enter(c *rm.Ctx) bool {
 
 func fail(c *rm.Ctx, err error) { c.Error(err.Error()) }
 
+// defaults are what the options of a new job in a queue depend on. The caller has looked at the memory, on which the default of
+// REPLICATE depends. They are valid until the next call.
+func (m *module) defaults(queue []byte) *defaults {
+	d := &m.byDefault
+	*d = defaults{copies: m.node.Copies(), now: m.node.Now()}
+	if m.settings.any() {
+		d.settings = m.settings.of(queue)
+	}
+	return d
+}
+
 func (m *module) addJob(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	a, defaults := &m.add, (*settings)(nil)
-	if m.settings.any() {
-		defaults = m.settings.of(c.Arg(1))
-	}
-	m.watchMemory(len(c.Arg(2))) // the default of REPLICATE depends on it
-	if err := parseAdd(c, a, m.node.Copies(), defaults); err != nil {
+	a := &m.add
+	m.watchMemory(len(c.Arg(2)))
+	if err := parseAdd(c, a, m.defaults(c.Arg(1))); err != nil {
 		fail(c, err)
 		return
 	}

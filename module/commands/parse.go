@@ -17,6 +17,8 @@ const (
 	errTTL          engine.Refusal = "ERR TTL must be a number > 0, and at most 2147483647 (seconds)"
 	errRetry        engine.Refusal = "ERR RETRY time must be a non negative number, at most 2147483647 (seconds)"
 	errDelay        engine.Refusal = "ERR DELAY time must be a non negative number, at most 2147483647 (seconds)"
+	errDueAt        engine.Refusal = "ERR AT must be a unix time in seconds, at most 2147483646 s ahead"
+	errAtDelay      engine.Refusal = "ERR AT and DELAY exclude each other"
 	errPriority     engine.Refusal = "ERR PRIORITY must be between -100 and 100"
 	errPauseFor     engine.Refusal = "ERR FOR must be a number of seconds > 0, with in, out or all"
 	errMaxLen       engine.Refusal = "ERR MAXLEN must be a positive number"
@@ -114,24 +116,30 @@ type args interface {
 
 var _ args = (*rm.Ctx)(nil)
 
+// defaults are what the options of a new job depend on.
+type defaults struct {
+	copies   int       // the default of REPLICATE
+	now      int64     // unix ms
+	settings *settings // of the queue; nil: it has none
+}
+
 // parseAdd reads ADDJOB's arguments into a. It checks the options first, then the timeout,
-// then the options together: the first error in this order is the answer. copies is the
-// default of REPLICATE. defaults are the queue's settings, nil if it has none.
-func parseAdd(c args, a *engine.Add, copies int, defaults *settings) error {
-	_, err := parseOptions(c, a, 4, copies, defaults)
+// then the options together: the first error in this order is the answer.
+func parseAdd(c args, a *engine.Add, d *defaults) error {
+	_, err := parseOptions(c, a, 4, d)
 	a.Body = c.Arg(2)
 	return err
 }
 
 // parseOptions reads what ADDJOB and ADDJOBS have in common: the queue, the options from argument first on, and the timeout, which
 // is the argument before. ADDJOBS has no body before its timeout. For ADDJOBS it returns where the word BODIES or PAIRS is.
-func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) (jobs int, err error) {
+func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err error) {
 	*a = engine.Add{} // this clears it in place; another literal would be copied
 	a.Queue, a.Retry = c.Arg(1), -1
-	if defaults != nil {
-		defaults.apply(a)
+	if d.settings != nil {
+		d.settings.apply(a)
 	}
-	n, given, copied := c.NArgs(), uint8(0), false
+	n, given, copied, delayed, at := c.NArgs(), uint8(0), false, false, int64(-1)
 	for i := first; i < n; i++ {
 		if used, err := familyOption(c, i, a); err != nil {
 			return 0, err
@@ -161,7 +169,10 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 			err = errRetry
 		case is(opt, "DELAY"):
 			a.Delay, ok = between(c.Arg(i+1), 0, engine.MaxSeconds)
-			err = errDelay
+			err, delayed = errDelay, true
+		case is(opt, "AT"):
+			at, ok = between(c.Arg(i+1), 0, engine.MaxUnix)
+			err = errDueAt
 		case is(opt, "MAXLEN"):
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
 			err = errMaxLen
@@ -204,13 +215,25 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 		return 0, err
 	}
 	if a.Default = a.Replicate == 0; a.Default {
-		a.Replicate = copies
+		a.Replicate = d.copies
+	}
+	switch {
+	case at >= 0 && delayed:
+		return 0, errAtDelay
+	case at >= 0 && !a.DueAt(at, d.now):
+		return 0, errDueAt
 	}
 	if a.TTL == 0 {
 		a.TTL = defaultTTL(a)
+	} else if a.At > 0 { // it counts from that time
+		a.TTL = min(a.TTL+a.Delay, engine.MaxSeconds)
 	}
 	if a.Retry < 0 {
-		a.Retry = max(1, min(a.TTL/10, engine.MaxRetry))
+		life := a.TTL
+		if a.At > 0 {
+			life -= a.Delay
+		}
+		a.Retry = max(1, min(life/10, engine.MaxRetry))
 	}
 	if a.Replicate > 1 && a.Retry == 0 {
 		if copied {
@@ -228,7 +251,7 @@ func parseOptions(c args, a *engine.Add, first, copies int, defaults *settings) 
 		if err := checkUnique(a, given); err != nil {
 			return 0, err
 		}
-		if defaults != nil && defaults.exclude {
+		if d.settings != nil && d.settings.exclude {
 			a.Unique = engine.Unique{}
 		}
 	}

@@ -27,7 +27,7 @@ func (w words) Arg(i int) []byte { return w[i] }
 // one accepts must be within its bounds.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 PRIORITY -100 ASYNC", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
+		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 PRIORITY -100 ASYNC", "ADDJOB q b 0 AT 1790000100 TTL 5 RETRY 0", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3", "QSCAN 5 MESH TIMEOUT 7 COUNT 1000 MINLEN 1", "QSTAT q MESH TIMEOUT 0",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
@@ -45,20 +45,20 @@ func FuzzParse(f *testing.F) {
 		if len(w) >= 4 {
 			var a engine.Add
 			var all jobs
-			if err := parseJobs(w, &a, 1, nil, &all); err == nil {
+			if err := parseJobs(w, &a, &defaults{copies: 1}, &all); err == nil {
 				require.NotEmpty(t, all.bodies)
 				require.LessOrEqual(t, len(all.bodies), engine.MaxBatch)
 				require.True(t, len(all.keys) == 0 || len(all.keys) == len(all.bodies) && a.Unique.Strategy != 0 && !a.Unique.Keyed)
 				// ADDJOB takes the same options.
 				first := len(w) - len(all.bodies) - len(all.keys) - 1
 				var one engine.Add
-				require.NoError(t, parseAdd(slices.Concat(w[:2], words{nil}, w[2:first]), &one, 1, nil))
+				require.NoError(t, parseAdd(slices.Concat(w[:2], words{nil}, w[2:first]), &one, &defaults{copies: 1}))
 				a.Body, one.Body = nil, nil
 				if len(all.keys) == 0 {
 					require.Equal(t, one, a)
 				}
 			}
-			if err := parseAdd(w, &a, 1, nil); err == nil {
+			if err := parseAdd(w, &a, &defaults{copies: 1, now: 1_790_000_000_123}); err == nil {
 				require.True(t, a.Replicate >= 1 && a.Replicate <= engine.MaxReplicate)
 				require.True(t, a.TTL >= 1 && a.TTL <= math.MaxInt32)
 				require.True(t, a.Retry >= 0 && a.Retry <= math.MaxInt32)

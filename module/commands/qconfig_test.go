@@ -115,7 +115,7 @@ func TestSettingsOverSettings(t *testing.T) {
 		for _, job := range jobs {
 			added := words(bytes.Fields([]byte("ADDJOB q b 0 " + job)))
 			var a, b engine.Add
-			one, other := parseAdd(added, &a, 0, q.of([]byte("q"))), parseAdd(added, &b, 0, again.of([]byte("q")))
+			one, other := parseAdd(added, &a, &defaults{settings: q.of([]byte("q"))}), parseAdd(added, &b, &defaults{settings: again.of([]byte("q"))})
 			require.Equal(t, one, other, job)
 			require.Equal(t, a, b, job)
 		}

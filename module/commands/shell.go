@@ -67,6 +67,7 @@ type module struct {
 
 	// Reused by each command, so that none allocates.
 	add       engine.Add
+	byDefault defaults
 	jobsToAdd jobs
 	jobs      []*store.Job
 	queues    []*store.Queue

@@ -30,7 +30,7 @@ func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Po
 // jobArgs returns the options of a new job.
 func jobArgs() []rm.Arg {
 	return []rm.Arg{
-		number("REPLICATE", "count"), number("DELAY", "seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), number("PRIORITY", "priority"), word("ASYNC"),
+		number("REPLICATE", "count"), number("DELAY", "seconds"), number("AT", "unix-seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), number("PRIORITY", "priority"), word("ASYNC"),
 		{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
 		{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
 		{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"encoding/binary"
+
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -14,6 +16,7 @@ type Add struct {
 	Retry       int64 // seconds; 0 makes the job at-most-once
 	TTL         int64 // seconds, > 0
 	Delay       int64 // seconds, < TTL
+	At          int64 // when the job is due, unix seconds, as Delay says less exactly (see DueAt); 0: it wasn't said
 	MaxLen      int64 // 0: no limit
 	Timeout     int64 // ms to wait for the copies; 0: without limit
 	Async       bool  // don't wait for the copies
@@ -62,6 +65,19 @@ func (n *Node) copies(external bool) int {
 // leaving, or it is above 75 % of maxmemory and can reach another node.
 func (n *Node) External() bool {
 	return n.leaving || n.MemoryLevel() > 0 && n.Mesh().Reachable() > 0
+}
+
+// MaxUnix is the greatest unix time, in seconds, that an option takes. Its ms have 58 bits.
+const MaxUnix = 1<<48 - 1
+
+// DueAt sets the delay of a job that is due at a unix time, in seconds; now is in ms. If the time is past, the job is due now. DueAt
+// returns false if the time is too far ahead.
+func (a *Add) DueAt(at, now int64) bool {
+	a.Delay, a.At = 0, 0
+	if ahead := at*1000 - now; ahead > 0 {
+		a.Delay, a.At = (ahead+999)/1000, at
+	}
+	return a.Delay < MaxSeconds
 }
 
 // placement is where the copies of a job that is being added are to be.
@@ -114,7 +130,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 
 // extrasOf makes the extras of a job that is being added, in scratch memory. family names its dependencies.
 func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
-	if a.Policy == nil && a.Priority == 0 && !unique {
+	if a.Policy == nil && a.Priority == 0 && a.At == 0 && !unique {
 		return family
 	}
 	all := append(n.scratch.extras[:0], family...)
@@ -123,6 +139,9 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 	}
 	if a.Priority != 0 {
 		all = store.AppendExtra(all, store.TagPriority, store.PriorityValue(a.Priority))
+	}
+	if a.At != 0 {
+		all = store.AppendExtra(all, store.TagAt, binary.LittleEndian.AppendUint64(nil, uint64(a.At)))
 	}
 	if unique {
 		all = store.AppendExtra(all, store.TagUnique, n.attributes(a))
@@ -226,7 +245,9 @@ func (n *Node) register(a *Add, j *store.Job, q *store.Queue) {
 	if a.BlockedBy != nil {
 		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
 	}
-	j.ETime = n.now + a.TTL*1000
+	if j.ETime = n.now + a.TTL*1000; a.At > 0 {
+		j.ETime = (a.At + a.TTL - a.Delay) * 1000
+	}
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	n.store.RegisterNew(q, j)
 	n.Stats.Added++

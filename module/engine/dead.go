@@ -162,7 +162,7 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 		return j, err
 	}
 	n.endLocks(j) // a dead letter stands in nobody's way
-	ttl := max(0, timeToLive(j)/1000)
+	ttl := max(0, lifetime(j)/1000)
 	if own, _ := lifeOf(j); own > 0 {
 		ttl = own
 	}

@@ -357,7 +357,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 	case held(j):
 		return 0, false, ErrHeldBack
 	}
-	if n.expiresInHands && j.ETime-n.now < timeToLive(j)/2 {
+	if n.expiresInHands && j.ETime-n.now < lifetime(j)/2 {
 		return 0, false, ErrTooLate
 	}
 	if n.nobodyHas(j) || rests(j) {
@@ -528,6 +528,15 @@ func timeToLive(j *store.Job) int64 {
 		return ttl
 	}
 	return told
+}
+
+// lifetime is a job's time to live in ms, from when it was due on if its ADDJOB said that time (AT), else from its creation on.
+func lifetime(j *store.Job) int64 {
+	ttl := timeToLive(j)
+	if j.Parts != 0 && j.Extra(store.TagAt) != nil {
+		ttl -= int64(j.Delay) * 1000
+	}
+	return ttl
 }
 
 // HasRoom returns ErrOOM above 95 % of maxmemory, unless some jobs could be evicted:

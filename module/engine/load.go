@@ -364,8 +364,7 @@ func (n *Node) delayedHere(j *store.Job) bool {
 	if j.Delay == 0 && !n.putOff(j) {
 		return false
 	}
-	due := int64(j.CTime/1_000_000) + int64(j.Delay)*1000
-	return j.Holders() == 0 || j.QTime < due+int64(j.Retry)*1000/2
+	return j.Holders() == 0 || j.QTime < firstDue(j)+int64(j.Retry)*1000/2
 }
 
 // pushBack puts a job into its queue without counting that. From then on no client has the job:

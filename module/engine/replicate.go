@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 
@@ -106,11 +107,20 @@ func delayLeft(j *store.Job, now int64) int64 {
 	return delayFrom(j, now)
 }
 
-// delayFrom is how much of a job's delay is left, counted from its creation, in ms.
+// delayFrom is how much of a job's delay is left, in ms.
 // The clock that told its creation time may have been ahead of this one.
 func delayFrom(j *store.Job, now int64) int64 {
-	delay := int64(j.Delay) * 1000
-	return min(max(0, int64(j.CTime/1_000_000)+delay-now), delay)
+	return min(max(0, firstDue(j)-now), int64(j.Delay)*1000)
+}
+
+// firstDue is when a job's delay is over, unix ms: it counts from the job's creation, or its ADDJOB has said that time (AT).
+func firstDue(j *store.Job) int64 {
+	if j.Parts != 0 {
+		if e := j.Extra(store.TagAt); len(e) == 8 {
+			return int64(min(binary.LittleEndian.Uint64(e), MaxUnix)) * 1000
+		}
+	}
+	return int64(j.CTime/1_000_000) + int64(j.Delay)*1000
 }
 
 // pendingAddOf returns the pending add of a job, or nil. Mostly there are none, and the map

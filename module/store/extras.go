@@ -43,6 +43,8 @@ const (
 	TagLife
 	// TagPriority: the job's priority, one signed byte ([Job.Priority]).
 	TagPriority
+	// TagAt: when the job is due, if its ADDJOB said that by the clock (package engine).
+	TagAt
 )
 
 const extraHead = 3

@@ -144,13 +144,18 @@ func (s *Sim) add() {
 		if a.Replicate == 0 {
 			a.Replicate = n.e.Copies()
 		}
+		notBefore := s.now + a.Delay*1000
+		if s.Failing > 0 && a.Delay > 0 && s.r.IntN(2) == 0 { // by the clock, from which the TTL counts, too
+			a.DueAt(n.e.Now()/1000+a.Delay, n.e.Now())
+			a.TTL, notBefore = a.TTL+a.Delay, s.now+a.At*1000-n.e.Now()
+		}
 		id, wait, err := n.e.AddJob(&a)
 		if err != nil {
 			s.Refused++
 			return
 		}
 		s.Added++
-		s.jobs[id] = &job{id: id, queue: queue, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
+		s.jobs[id] = &job{id: id, queue: queue, once: a.Retry == 0, copies: a.Replicate, delayed: a.Delay > 0, notBefore: notBefore}
 		s.order = append(s.order, s.jobs[id])
 		if s.flushings[queue] > 0 {
 			s.jobs[id].givenUp, s.jobs[id].done = true, true
