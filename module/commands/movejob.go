@@ -22,8 +22,10 @@ type moving struct {
 	meshOptions
 }
 
-// defaultMove is the COUNT of a MOVEJOB FROM without one.
-const defaultMove = 100
+const (
+	defaultMove = 100   // the COUNT of a MOVEJOB FROM without one
+	moveAwayMS  = 1_000 // how long a node waits for those where the jobs wait
+)
 
 func parseMove(c args) (v moving, err error) {
 	v.ids = leading(c, isMoveOption)
@@ -100,8 +102,8 @@ func (m *module) moveJob(c *rm.Ctx) {
 		if _, wrong := m.find(c, v.from); wrong {
 			return
 		}
-		c.Int(int64(m.node.MoveFrom(v.from, &v.Move, v.count)))
-		m.carryOut(c)
+		p, now := m.node.MoveSome(v.from, &v.Move, v.count, c.CanBlock())
+		m.answerOrAwait(c, p, now, func(c *rm.Ctx) { c.Int(int64(m.node.MovedSoFar(p))) }, func(c *rm.Ctx, a *engine.MeshAnswer) { c.Int(int64(a.Moved)) })
 	}
 }
 
@@ -128,24 +130,36 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 	return nil
 }
 
-// moveIDs moves the jobs that are named. With one ID the answer says why it can't be moved.
+// moveIDs moves the jobs that are named. Those that wait at other nodes are moved there. With one ID the answer says why it can't be moved.
 func (m *module) moveIDs(c *rm.Ctx, v *moving) {
 	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.To == nil && !m.mayMoveBack(c) {
 		return
 	}
-	moved := int64(0)
+	here, away, single := uint64(0), m.ids[:0:0], v.ids == 1
 	err := error(engine.ErrNoJob) // for an ID that no job can have
 	for i := range m.ids {
-		if err = m.node.Move(&m.ids[i], &v.Move); err == nil {
-			moved++
+		var moved bool
+		switch moved, err = m.node.Move(&m.ids[i], &v.Move); {
+		case moved && err == nil:
+			here++
+		case err == engine.ErrNotHere:
+			away = append(away, m.ids[i])
 		}
 	}
-	if v.ids == 1 && err != nil {
-		fail(c, err)
-	} else {
-		c.Int(moved)
+	put := func(c *rm.Ctx, a *engine.MeshAnswer) {
+		if all := here + a.Moved; all > 0 || !single || a.Refused == nil {
+			c.Int(int64(all))
+		} else {
+			fail(c, a.Refused)
+		}
 	}
-	m.carryOut(c)
+	if len(away) == 0 || !c.CanBlock() {
+		put(c, &engine.MeshAnswer{Refused: err})
+		m.carryOut(c)
+		return
+	}
+	p, now := m.node.MoveAway(away, &v.Move, moveAwayMS)
+	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { put(c, &engine.MeshAnswer{Refused: engine.ErrNotHere}) }, put)
 }
 
 // mayMoveBack refuses dead letters that came from a queue that the client's user may not use.

@@ -147,6 +147,10 @@ func (n *Node) expiresDead(j *store.Job) bool {
 		n.giveUp(j, WhyExpired, false)
 		return true
 	}
+	// Its life was perhaps made longer at another node, where a client works on it: its locks are that node's to end.
+	if n.heldElsewhere(j) {
+		n.delegate(j)
+	}
 	j, err := n.bury(j, WhyExpired)
 	if err == nil {
 		n.demote(j, 0)

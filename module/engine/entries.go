@@ -47,14 +47,18 @@ func (n *Node) Entries() *entries.Table { return &n.alike.Table }
 
 // ChangeEntry changes an entry, or deletes it (nil), here and at all other nodes.
 func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
-	e := n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic())
+	n.changed(n.alike.Change(kind, name, value, n.self.Node(), n.now, n.monotonic()))
+}
+
+// changed carries out and tells a change that this node has made.
+func (n *Node) changed(e *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, nil)
-	if !kind.Own() {
+	if !e.Kind.Own() {
 		n.tellWhere(n.tellsEntries(e.Append(nil), 0), n.knowsEntries)
 	}
 	if e.Deleted && n.mesh.Alone() {
-		n.alike.Forget(kind, name) // no other node has it
+		n.alike.Forget(e.Kind, e.Name) // no other node has it
 	}
 }
 
@@ -98,9 +102,9 @@ func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
 	}
 	n.noteZone(e)
 	if e.Kind == EntryPause {
-		n.pauseLoaded(e)
+		n.lookAtPause(e.Name)
 	}
-	if e.Kind == EntryPause && len(e.Value) == 0 {
+	if e.Kind == EntryPause && e.Deleted {
 		if q := n.store.Queue([]byte(e.Name)); q != nil {
 			q.Pause = 0
 		}
@@ -356,8 +360,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, lost)
 	if e.Kind == EntryPause {
-		n.pauseTold([]byte(e.Name), n.pauseOf(e))
-		n.pauseLoaded(e)
+		n.pauseLearnt(e)
 	}
 }
 

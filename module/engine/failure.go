@@ -140,13 +140,14 @@ func cutReason(reason []byte) []byte {
 }
 
 // restsFor returns for how long a job that is given back can rest, ms: not beyond the time at which its life has its retry time left.
-// 0: it is queued at once.
+// Once less than that is left, it rests for half of what is left at most: it is still tried a few times. 0: it is queued at once.
 func (n *Node) restsFor(j *store.Job, span int64) int64 {
 	if span == 0 {
 		return 0
 	}
 	n.endOutlast(j)
-	return max(0, min(span, j.ETime-n.now-int64(j.Retry)*1000))
+	left := j.ETime - n.now
+	return max(0, min(span, max(left-int64(j.Retry)*1000, left/2)))
 }
 
 // rest gives a job back that failed, and queues it in span ms. Its run's lock is free meanwhile; a waiting lock stays, or is taken again.

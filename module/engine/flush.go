@@ -20,18 +20,13 @@ const (
 
 // flushing is a flush that this node carries out.
 type flushing struct {
-	upTo    uint64 // creation time: jobs up to this one go
-	all     bool   // those in somebody's hands, too
-	began   bool   // the walk that is under way is for it, too
-	jobs    uint64 // that have gone
+	upTo    uint64                // creation time: jobs up to this one go
+	all     bool                  // those in somebody's hands, too
+	began   bool                  // the walk that is under way is for it, too
+	jobs    uint64                // that have gone
+	spared  map[store.ID]struct{} // jobs that came into the queue, or were given back, since it began
 	clients []int64
-	askers  []flushAsker
-}
-
-// flushAsker is a node that has asked for a flush, and the number of its question.
-type flushAsker struct {
-	node wire.Node
-	span int64
+	askers  []meshAsker
 }
 
 // flushes are the flushes that this node carries out, by the queue's name.
@@ -103,7 +98,7 @@ func (n *Node) FlushedSoFar(p Pending) uint64 {
 func (n *Node) onAskFlush(p *Peer, m *wire.Message) {
 	fl, done := n.beginFlush(string(m.Queue), m.Flags&wire.All != 0)
 	if !done {
-		fl.askers = append(fl.askers, flushAsker{p.Node, m.Span})
+		fl.askers = append(fl.askers, meshAsker{p.Node, m.Span})
 		return
 	}
 	n.send(p, &wire.Message{Kind: wire.Flushed, Span: m.Span, Round: fl.jobs})
@@ -151,10 +146,33 @@ func (n *Node) goesBy(j *store.Job) *flushing {
 	if fl == nil || j.CTime > fl.upTo {
 		return nil
 	}
+	if _, spared := fl.spared[j.ID]; spared {
+		return nil
+	}
 	if n.countsWaiting(j) || fl.all && j.Place == store.InWorking || n.pendingAddOf(&j.ID) != nil {
 		return fl
 	}
 	return nil
+}
+
+// outliveFlush keeps a job from going by a flush under way that has come into the queue since that began.
+func (n *Node) outliveFlush(j *store.Job) {
+	if len(n.flushes.open) == 0 {
+		return
+	}
+	if fl := n.flushes.open[string(j.Queue.NameBytes())]; fl != nil && j.CTime <= fl.upTo {
+		if fl.spared == nil {
+			fl.spared = map[store.ID]struct{}{}
+		}
+		fl.spared[j.ID] = struct{}{}
+	}
+}
+
+// outliveAsGivenBack is outliveFlush for a job that is about to be queued, or put off, if the flush left it to a client, here or at another node.
+func (n *Node) outliveAsGivenBack(j *store.Job) {
+	if len(n.flushes.open) > 0 && (j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce != 0 && j.State == store.StateActive) && n.goesBy(j) == nil {
+		n.outliveFlush(j)
+	}
 }
 
 // countsWaiting says whether this node counts a job that other nodes may have copies of, as one that waits, or doesn't wait yet.

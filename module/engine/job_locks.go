@@ -154,8 +154,8 @@ func (o *owners) Over(name []byte, id store.ID) bool {
 		return false
 	}
 	u := j.Unique()
-	if u == nil {
-		return true // a dead letter
+	if u == nil { // a dead letter. Only the node where it waits can know that nobody has revived it
+		return j.State == store.StateQueued || j.Extra(store.TagAsleep) == nil
 	}
 	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false

@@ -131,6 +131,10 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	dormant := q.DB != 0
 	q.DB = int32(db)
 	n.unsettle(q)
+	anew := string(q.NameBytes()) != string(name)
+	if anew {
+		q.Pause = 0
+	}
 	if db != 0 {
 		n.endPausesAway()
 		n.setDormant(append(n.dormant, q))
@@ -141,6 +145,9 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 		return 0
 	}
 	n.store.Rename(q, name)
+	if anew {
+		n.pauseAnew(q)
+	}
 	if !dormant {
 		n.listAll()
 	}

@@ -370,6 +370,7 @@ func (n *Node) delayedHere(j *store.Job) bool {
 // pushBack puts a job into its queue without counting that. From then on no client has the job:
 // if it is taken out without a delivery, it isn't in progress after a restart.
 func (n *Node) pushBack(j *store.Job) {
+	n.outliveAsGivenBack(j)
 	if j.Parts == 0 {
 		n.store.Push(j)
 	} else if u := j.Unique(); u == nil {

@@ -237,7 +237,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		}
 	case wire.WillQueue:
 		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // otherwise it is told together with Queued
-			n.send(p, n.movedTo(j))
+			n.sendWhere(p, j)
 		}
 		n.onWillQueue(p, j, m.Flags)
 	case wire.MovedTo:

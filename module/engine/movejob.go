@@ -18,6 +18,7 @@ const MaxMove = 10_000
 // Refusals of MOVEJOB.
 const (
 	ErrInProgress Refusal = "INPROGRESS The job is being worked on: it can be moved when it is given back"
+	ErrNotHere    Refusal = "TRYAGAIN The job waits at another node, which didn't answer, or can't be asked in MULTI and scripts"
 	ErrNotDead    Refusal = "NOTDEAD The job isn't dead, or where it came from isn't known: say where it is to go, by TO"
 )
 
@@ -28,38 +29,40 @@ type Move struct {
 	Priority int    // see [Add]
 }
 
-// Move moves a job, or gives it another priority. It refuses a job that isn't known here (ErrNoJob), that
-// a client works on, or had at most once (ErrInProgress), that isn't dead where no queue is said (ErrNotDead), a queue that takes nothing
-// (ErrPaused) or can't be made, and a queue in which another job has the job's key (DUPLICATE). Nothing has changed then.
-func (n *Node) Move(id *store.ID, m *Move) error {
+// Move moves a job, or gives it another priority, and says whether anything has changed. It refuses a job that isn't known here (ErrNoJob), that
+// a client works on, or had at most once (ErrInProgress), that waits at another node (ErrNotHere), that isn't dead where no queue is
+// said (ErrNotDead), a queue that takes nothing (ErrPaused) or can't be made, and a queue in which another job has the job's key
+// (DUPLICATE). Nothing has changed then.
+func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	j, to := n.store.Lookup(id), m.To
 	switch {
-	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl:
-		return ErrNoJob
+	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl || n.dummy(j):
+		return false, ErrNoJob
 	case j.Place == store.InWorking || taker(j) != 0 || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0:
-		return ErrInProgress
+		return false, ErrInProgress
+	case !n.standsHere(j):
+		return false, ErrNotHere
 	}
 	if to == nil {
 		if to = slices.Clone(cameFrom(j.Extras())); !isDead(j) || to == nil {
-			return ErrNotDead
+			return false, ErrNotDead
 		}
 	}
 	if err := n.TakesJobs(to); err != nil {
-		return err
+		return false, err
 	}
 	if j = n.store.Lookup(id); j == nil {
-		return ErrNoJob // TakesJobs may have removed a key whose time was over
+		return false, ErrNoJob // TakesJobs may have removed a key whose time was over
 	}
 	if isDead(j) {
-		return n.revive(j, to, m)
+		return true, n.revive(j, to, m)
 	}
 	stays := string(to) == string(j.Queue.NameBytes())
 	if stays && (!m.Ranks || m.Priority == j.Priority()) {
-		return nil
+		return false, nil
 	}
 	queued := j.State == store.StateQueued
 	n.store.Hold(j)
-	var err error
 	if stays { // the other holders learn a priority from a later move alone
 		j, err = n.moveTo(j, to, moves(j)&^deadLetter+2)
 	} else {
@@ -69,11 +72,23 @@ func (n *Node) Move(id *store.ID, m *Move) error {
 		if queued {
 			n.pushBack(j)
 		}
-		return err
+		return false, err
 	}
 	n.Stats.Moved++
 	n.arrive(n.rank(j, m), queued)
-	return nil
+	return true, nil
+}
+
+// standsHere says whether it is this node's to move a job: the job waits here, or this node queues it in time, or counts it for the
+// mesh (deferred and blocked jobs). If each holder could move it, the job's key could be asked for at one and be taken for granted at another.
+func (n *Node) standsHere(j *store.Job) bool {
+	switch {
+	case j.State == store.StateQueued || j.Reason() == store.Delayed || !n.heldElsewhere(j):
+		return true
+	case held(j):
+		return n.CountsHere(j)
+	}
+	return false
 }
 
 // rank gives a held job that has moved its new priority, if m says one. The job may move in memory.
@@ -192,35 +207,166 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	return n.moveTo(j, to, 0)
 }
 
-// MoveFrom moves the jobs that wait in a queue, in the order of fetching, count at most, and returns how many.
-func (n *Node) MoveFrom(from []byte, m *Move, count int) (moved int) {
-	q := n.Queue(from)
-	if q == nil {
-		return 0
-	}
-	ids := n.scratch.ids[:0]
-	for j := q.Head; j != nil && len(ids) < count; j = j.Next {
-		ids = append(ids, j.ID)
-	}
-	n.scratch.ids = nil // serving clients needs some, too
-	for i := range ids {
-		if n.Move(&ids[i], m) == nil {
-			moved++
+// moving is a MOVEJOB that this node carries out, for a client or for another node. Very many jobs go bit by bit.
+type moving struct {
+	ids     []store.ID // that are still to be moved
+	to      Move
+	moved   uint64
+	refused error     // why the last one of those that were refused here was; nil: none was
+	ask     *question // of the client that waits for the answer, or
+	asker   meshAsker // the node that does
+}
+
+// meshAsker is a node that has asked a question, and the question's number there.
+type meshAsker struct {
+	node wire.Node
+	span int64
+}
+
+const (
+	moveAtOnce = 200  // jobs that one command moves without a pause
+	moveInTurn = 1000 // the same in MULTI and scripts, which can't wait
+)
+
+// waitingIn lists the jobs that wait in a queue, in the order of fetching, count at most.
+func (n *Node) waitingIn(queue []byte, count int) (ids []store.ID) {
+	if q := n.Queue(queue); q != nil {
+		for j := q.Head; j != nil && len(ids) < count; j = j.Next {
+			ids = append(ids, j.ID)
 		}
 	}
-	n.scratch.ids = ids[:0]
-	return moved
+	return ids
 }
 
-// MoveMesh is MoveFrom at all nodes, count jobs at each. The answer is returned, or comes as an AnswerMesh effect.
-func (n *Node) MoveMesh(from []byte, m *Move, count int, timeout int64) (p Pending, now *MeshAnswer) {
+// MoveSome moves the jobs that wait in a queue, in the order of fetching, count at most. If it takes longer, the answer comes as an AnswerMesh
+// effect for the client that is tied to p, unless the client can't wait: then no more than moveInTurn are moved.
+func (n *Node) MoveSome(from []byte, to *Move, count int, canWait bool) (p Pending, now *MeshAnswer) {
+	budget := moveAtOnce
+	if !canWait {
+		count, budget = min(count, moveInTurn), math.MaxInt
+	}
+	v := &moving{to: to.clone(), ids: n.waitingIn(from, count)}
+	if n.moveOnWith(v, &budget) || !canWait {
+		return p, &MeshAnswer{Moved: v.moved}
+	}
+	ask := n.newQuestion(math.MaxInt64)
+	ask.awaits = wire.MovedJobs
+	n.moveLater(v, ask)
+	return n.openQuestion(ask), nil
+}
+
+// MovedSoFar is how many jobs have been moved by a MOVEJOB that waits.
+func (n *Node) MovedSoFar(p Pending) uint64 {
+	if q := n.questionOf(p.number); q != nil && q.moving != nil {
+		return q.moving.moved
+	}
+	return 0
+}
+
+// MoveMesh is MoveSome at all nodes, count jobs at each.
+func (n *Node) MoveMesh(from []byte, to *Move, count int, timeout int64) (p Pending, now *MeshAnswer) {
+	ask, budget := n.newQuestion(timeout), moveAtOnce
+	if v := (&moving{to: to.clone(), ids: n.waitingIn(from, count)}); n.moveOnWith(v, &budget) {
+		ask.got.Moved = v.moved
+	} else {
+		n.moveLater(v, ask)
+	}
+	m := &wire.Message{Kind: wire.AskMove, Count: uint32(count), Queue: appendMove(nil, from, to)}
+	return n.askMesh(ask, m, wire.MovedJobs, n.mesh.All())
+}
+
+// MoveAway moves jobs that wait at other nodes (ErrNotHere): all nodes are asked. The answer is as MoveMesh's, with the reason why a job can't
+// be moved at the node where it waits.
+func (n *Node) MoveAway(ids []store.ID, to *Move, timeout int64) (p Pending, now *MeshAnswer) {
 	ask := n.newQuestion(timeout)
-	ask.got.Moved = uint64(n.MoveFrom(from, m, count))
-	w := &wire.Message{Kind: wire.AskMove, Count: uint32(count), Queue: appendMove(nil, from, m)}
-	return n.askMesh(ask, w, wire.MovedJobs, n.mesh.All())
+	ask.got.Refused = ErrNotHere
+	list := make([]byte, 0, len(ids)*len(store.ID{}))
+	for i := range ids {
+		list = append(list, ids[i][:]...)
+	}
+	m := &wire.Message{Kind: wire.AskMove, Flags: wire.ByID, Count: uint32(len(ids)), Queue: appendMove(nil, list, to)}
+	return n.askMesh(ask, m, wire.MovedJobs, n.mesh.All())
 }
 
-// An AskMove has in Queue the length of the first queue's name as a varint, that name, and then parts that may be absent: moveRank and a
+// moveOnWith moves some of the jobs, and says whether that was all.
+func (n *Node) moveOnWith(v *moving, budget *int) (done bool) {
+	for ; len(v.ids) > 0 && *budget > 0; v.ids = v.ids[1:] {
+		from := len(n.effects)
+		switch yes, err := n.Move(&v.ids[0], &v.to); {
+		case err == nil && yes:
+			v.moved++
+		case err != nil && err != ErrNoJob && err != ErrNotHere:
+			v.refused = err
+		}
+		*budget -= 1 + n.cost(from)
+	}
+	return len(v.ids) == 0
+}
+
+// moveLater goes on with the next tick.
+func (n *Node) moveLater(v *moving, ask *question) {
+	if v.ask = ask; ask != nil {
+		ask.moving = v
+	}
+	n.movings = append(n.movings, v)
+	n.hurryTick()
+}
+
+// tickMoves goes on with what one call didn't move.
+func (n *Node) tickMoves() {
+	for budget := tickBudget; len(n.movings) > 0 && budget > 0; {
+		if v := n.movings[0]; n.moveOnWith(v, &budget) {
+			n.movings = n.movings[1:]
+			n.hasMoved(v)
+		}
+	}
+	if len(n.movings) > 0 {
+		n.hurryTick()
+	}
+}
+
+// endMoves ends all of them as they are: this node becomes a replica.
+func (n *Node) endMoves() {
+	for _, v := range n.movings {
+		n.hasMoved(v)
+	}
+	n.movings = nil
+}
+
+// hasMoved answers those who wait for a MOVEJOB of this node.
+func (n *Node) hasMoved(v *moving) {
+	if q := v.ask; q != nil && n.questionOf(q.number) == q {
+		q.got.Moved += v.moved
+		if q.moving = nil; n.settled(q) {
+			n.answerQuestion(q)
+		}
+	}
+	if p := n.mesh.ByName(v.asker.node); p != nil && v.ask == nil {
+		m := &wire.Message{Kind: wire.MovedJobs, Span: v.asker.span, Round: v.moved}
+		if v.refused != nil {
+			m.Queue = []byte(v.refused.Error())
+		}
+		n.send(p, m)
+	}
+}
+
+// takeMoved adds what another node has moved to the answer of a question.
+func (q *question) takeMoved(m *wire.Message) {
+	q.got.Moved += min(m.Round, maxCount)
+	if why := m.Queue; len(why) > 0 && len(why) <= maxRefusal && !slices.ContainsFunc(why, func(c byte) bool { return c < ' ' }) {
+		q.got.Refused = Refusal(why)
+	}
+}
+
+const maxRefusal = 1024 // bytes of another node's refusal
+
+func (m *Move) clone() Move {
+	c := *m
+	c.To = slices.Clone(m.To)
+	return c
+}
+
+// An AskMove has in Queue the length of the first queue's name as a varint, that name (with wire.ByID: IDs, 24 bytes each), and then parts that may be absent: moveRank and a
 // byte with the new priority; moveTo and the second queue's name, to the end.
 const (
 	moveTo   = 1
@@ -262,11 +408,26 @@ func parseMove(b []byte) (from []byte, m Move, ok bool) {
 
 // onAskMove moves jobs for another node.
 func (n *Node) onAskMove(p *Peer, m *wire.Message) error {
-	from, move, ok := parseMove(m.Queue)
+	from, to, ok := parseMove(m.Queue)
 	if !ok {
 		return wire.ErrMessage
 	}
-	moved := n.MoveFrom(slices.Clone(from), &move, min(int(m.Count), MaxMove))
-	n.send(p, &wire.Message{Kind: wire.MovedJobs, Span: m.Span, Round: uint64(moved)})
+	v := &moving{to: to, asker: meshAsker{p.Node, m.Span}}
+	if m.Flags&wire.ByID == 0 {
+		v.ids = n.waitingIn(slices.Clone(from), min(int(m.Count), MaxMove))
+	} else {
+		const size = len(store.ID{})
+		if len(from)%size != 0 || len(from) > MaxMove*size {
+			return wire.ErrMessage
+		}
+		for ; len(from) > 0; from = from[size:] {
+			v.ids = append(v.ids, store.ID(from))
+		}
+	}
+	if budget := moveAtOnce; n.moveOnWith(v, &budget) {
+		n.hasMoved(v)
+	} else {
+		n.moveLater(v, nil)
+	}
 	return nil
 }

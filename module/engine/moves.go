@@ -58,6 +58,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	}
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
+	n.outliveFlush(j)
 	n.countFamily(j)
 	if delayed {
 		n.store.Count(j, store.Delayed)
@@ -91,9 +92,28 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	return j, err
 }
 
+// keyIsAsked notes in a copy that the node that has moved a job asks for the job's key in the new queue. If this node is to queue the job
+// before it hears that the job has the key, it asks, too. extras are what that node says of the job; it may say nothing of the key.
+func (n *Node) keyIsAsked(j *store.Job, extras []byte) {
+	u := j.Unique()
+	if u == nil || !u.Waits() || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow {
+		return
+	}
+	if theirs := store.Unique(store.FindExtra(extras, store.TagUnique)); theirs != nil && !theirs.Has(store.UniquePending) {
+		return
+	}
+	u.Clear(store.UniqueHasWait)
+	u.Set(store.UniquePending)
+	n.log(LogState, j)
+}
+
 // ariseAfter is moveAfter for a dead letter that another node has revived, and queues.
 func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64, queued bool) *store.Job {
-	j, err := n.arise(j, wakened(j), name, count)
+	asleep := wakened(j)
+	if asleep != nil && asleep.Waits() && asleep.Strategy() != store.UniqueWindow {
+		asleep.Set(store.UniquePending) // as in revive
+	}
+	j, err := n.arise(j, asleep, name, count)
 	if err != nil {
 		if queued {
 			n.pushBack(j)
@@ -194,8 +214,11 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 	if isDead(j) && count&deadLetter == 0 && count > moves(j) {
 		return n.ariseAfter(j, name, count, extras, left, queued)
 	}
+	stays := string(name) == string(j.Queue.NameBytes())
 	j, err := n.moveTo(j, name, count)
-	j = n.learnRank(j, extras)
+	if j = n.learnRank(j, extras); err == nil && !stays && count&deadLetter == 0 {
+		n.keyIsAsked(j, extras)
+	}
 	if count&deadLetter != 0 {
 		j = n.onQueuedElsewhere(j) // a dead letter waits for nothing
 		if err == nil {
@@ -205,7 +228,11 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 			n.demote(j, 0) // a client that works on it has it from before
 		}
 	}
-	if queued {
+	switch {
+	case !queued:
+	case n.putOff(j) && !n.again(j, false):
+		n.log(LogState, j)
+	default:
 		n.push(j)
 		n.log(LogState, j)
 		n.serve(j.Queue)

@@ -192,7 +192,7 @@ type Node struct {
 	unloaded    uint64              // the number of jobs when loading began; 0: they have been flushed since
 	dormant     []*store.Queue      // queues in other databases than 0
 	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEndsAway
-	pauseEnds   pauseEnds
+	timed       timedPauses
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far
 	followed    bool      // see Follow
@@ -228,6 +228,7 @@ type Node struct {
 	repairing  repairing
 	alike      alike
 	flushes    flushes
+	movings    []*moving
 	countWalk  countWalk
 	deps       dependencies
 	locks      *lock.Node
@@ -364,6 +365,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		return uncertain
 	}
 	n.endFlushes()
+	n.endMoves()
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
 	n.store.DropEdges()
@@ -577,7 +579,7 @@ func (n *Node) queue(name []byte) (*store.Queue, error) {
 		return nil, err
 	}
 	n.unsettle(q)
-	n.pauseNamed(q)
+	n.pauseAnew(q)
 	n.welcome(q)
 	if !n.loading && !n.passive {
 		n.made = append(n.made, q)

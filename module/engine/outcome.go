@@ -324,6 +324,9 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	case f.OnDead == OnDeadDrop:
 		return false
 	case f.OnDead == OnDeadDead:
+		if p := n.policyOf(j); p.buriesNone() {
+			return false
+		}
 		for i := range f.IDs() {
 			id := f.ID(i)
 			n.removeEdge(&id, &j.ID)

@@ -15,110 +15,138 @@ import (
 // BCAST for all nodes, by an entry (entries.go).
 //
 // A pause may have an end (FOR). If all nodes are to know of it, the node that made it ends it for all, by its own clock: so the pause
-// is over everywhere at once, whatever the other clocks say. While that node isn't connected the others go by their own clocks.
+// is over everywhere at once, whatever the other clocks say. While that node isn't connected each other one goes by its own clock, for
+// itself alone.
 
 const (
-	pausesMost      = 10_000
-	pausesEndedMost = 1000  // ended pauses that are noted at most, see pauseEndsAway
-	pauseLookMS     = 1_000 // between looks at a pause whose time is over, and which another node is to end
+	pausesMost      = 10_000    // queues that are paused everywhere, and queues that are paused here for a time
+	pausesEndedMost = 1000      // ended pauses that are noted at most, see pauseEndsAway
+	pauseLookMS     = 1_000     // between looks at a pause whose time is over, and which another node is to end
+	pauseLeftMS     = 3_600_000 // so long after its time a pause is ended for all by another node than the one that made it
 )
 
-// pauseEnd is when to look whether a queue's pause is over.
-type pauseEnd struct {
+// timedPause is a queue's pause that has an end: that of this node alone, or that of all nodes.
+type timedPause struct {
 	queue string
-	look  int64 // unix ms
-	until int64 // unix ms: when the pause of this node alone ends; 0: it has no such end
-	all   bool  // that pause was told to all nodes that were connected, and so is its end
-	over  bool  // this node has ended the pause of all nodes for itself, and another one is to end it for all
-	place int   // in Node.pauseEnds
+	look  int64 // unix ms: when to look whether it is over
+	own   bool  // what was said last for this node alone counts here, not what all nodes are to know
+	until int64 // unix ms: when the pause of this node alone ends; 0: it has no end
+	over  bool  // this node has ended the pause of all nodes for itself, and another node is to end it for all
+	place int   // in timedPauses.due
 }
 
-func (p *pauseEnd) Sooner(than *pauseEnd) bool { return p.look < than.look }
-func (p *pauseEnd) Position() *int             { return &p.place }
+func (p *timedPause) Sooner(than *timedPause) bool { return p.look < than.look }
+func (p *timedPause) Position() *int               { return &p.place }
 
-// pauseEnds are the pauses that have an end.
-type pauseEnds struct {
-	due    table.Schedule[*pauseEnd]
-	queues map[string]*pauseEnd
+// timedPauses are the queues whose pause has an end, here or everywhere.
+type timedPauses struct {
+	due    table.Schedule[*timedPause]
+	queues map[string]*timedPause
 }
 
-// add looks at a queue's pause at a time (unix ms), or sooner.
-func (p *pauseEnds) add(queue string, at int64) *pauseEnd {
-	e := p.queues[queue]
-	if e == nil {
-		e = &pauseEnd{queue: queue, look: at}
-		if p.queues == nil {
-			p.queues = map[string]*pauseEnd{}
-		}
-		p.queues[queue] = e
-		heap.Push(&p.due, e)
-	} else if at < e.look {
-		e.look = at
-		heap.Fix(&p.due, e.place)
+// lookAtPause looks at a queue's pause when it ends, here or everywhere. It forgets the queue if neither pause has an end.
+func (n *Node) lookAtPause(name string) {
+	p := n.timed.queues[name]
+	look := pauseUntil(n.pauseEntry([]byte(name)))
+	if p != nil && p.until > 0 && (look == 0 || p.until < look) {
+		look = p.until
 	}
-	return e
+	switch {
+	case look == 0 && p != nil:
+		heap.Remove(&n.timed.due, p.place)
+		delete(n.timed.queues, name)
+	case look > 0:
+		n.lookAtPauseAt(name, look)
+	}
+}
+
+func (n *Node) lookAtPauseAt(name string, look int64) {
+	p := n.timed.queues[name]
+	if p == nil {
+		p = &timedPause{queue: name, look: look}
+		if n.timed.queues == nil {
+			n.timed.queues = map[string]*timedPause{}
+		}
+		n.timed.queues[name] = p
+		heap.Push(&n.timed.due, p)
+	} else {
+		p.look = look
+		heap.Fix(&n.timed.due, p.place)
+	}
+	n.wake = min(n.wake, max(look, n.now+1))
 }
 
 // tickPauses ends the pauses whose time is over.
 func (n *Node) tickPauses() {
-	p := &n.pauseEnds
-	for budget := tickBudget; len(p.due) > 0 && p.due[0].look <= n.now && budget > 0; budget-- {
-		e := heap.Pop(&p.due).(*pauseEnd)
-		delete(p.queues, e.queue)
+	for budget := tickBudget; len(n.timed.due) > 0 && n.timed.due[0].look <= n.now && budget > 0; budget-- {
 		from := len(n.effects)
-		n.pauseDue(e)
+		n.pauseDue(n.timed.due[0])
 		budget -= n.cost(from)
 	}
-	if len(p.due) > 0 {
-		n.wake = min(n.wake, max(p.due[0].look, n.now+1))
+	if due := n.timed.due; len(due) > 0 {
+		n.wake = min(n.wake, max(due[0].look, n.now+1))
 	}
 }
 
-// pauseDue ends a queue's pause, or sees when to look again.
-func (n *Node) pauseDue(e *pauseEnd) {
-	name := []byte(e.queue)
-	if e.until > 0 && e.until <= n.now {
-		e.until = 0
-		n.endOwnPause(name, e.all)
+// pauseDue ends a queue's pauses whose time is over, and sees when to look again.
+func (n *Node) pauseDue(p *timedPause) {
+	name := []byte(p.queue)
+	if p.until > 0 && p.until <= n.now {
+		p.until = 0
+		n.endOwnPause(name, p)
 	}
-	entry := n.pauseEntry(name)
-	switch until := pauseUntil(entry); {
-	case e.until > 0:
-		n.pauseEnds.add(e.queue, e.until).until = e.until
-	case until == 0:
-	case until > n.now:
-		n.pauseEnds.add(e.queue, until)
-	case n.endsForAll(entry):
-		_, _ = n.PauseEverywhere(name, 0, 0) // an end makes no queue, so it can't fail
-	default:
-		if n.pauseOf(entry) == 0 && !e.over {
-			_, _ = n.setPause(name, 0)
-			e.over = true
+	e := n.pauseEntry(name)
+	until := pauseUntil(e)
+	if until == 0 || until > n.now {
+		n.lookAtPause(p.queue)
+		return
+	}
+	if n.endsForAll(e) {
+		own := p.own
+		n.changed(n.alike.Expire(EntryPause, p.queue, n.self.Node(), n.monotonic()))
+		if !own {
+			n.setPauseAs(name)
 		}
-		n.pauseEnds.add(e.queue, n.now+pauseLookMS).over = e.over
+		n.tellPause(name, 0)
+		n.lookAtPause(p.queue)
+		return
 	}
+	// The node that made it may be back, and say that it isn't over.
+	if over := n.pauseOf(e) == 0; over != p.over {
+		if p.over = over; !p.own {
+			n.setPauseAs(name)
+		}
+	}
+	look := n.now + pauseLookMS
+	if p.until > 0 {
+		look = min(look, p.until)
+	}
+	n.lookAtPauseAt(p.queue, look)
 }
 
 // endOwnPause ends the pause of this node alone: what all nodes are to know counts again.
-func (n *Node) endOwnPause(name []byte, all bool) {
-	if all {
-		_, _ = n.PauseEverywhere(name, 0, 0)
-		return
-	}
+func (n *Node) endOwnPause(name []byte, p *timedPause) {
+	p.own = false
+	n.setPauseAs(name)
+}
+
+// setPauseAs pauses a queue as all nodes are to have it. If there is none of that name here, it may lie in another database.
+func (n *Node) setPauseAs(name []byte) {
 	mask := n.pauseOf(n.pauseEntry(name))
-	_, _ = n.setPause(name, mask) // the queue is there, or it is paused by its name when it is made
-	if mask == 0 {
+	if n.Queue(name) != nil {
+		_, _ = n.setPause(name, mask) // the queue is there, so it needn't be made
+	} else if mask == 0 {
 		n.pauseEndsAway(name)
 	}
 }
 
 // endsForAll says whether it is this node that ends a pause of all nodes whose time is over: it made the pause, or it is the first of the
-// connected nodes while that one is away.
+// connected nodes, and the one that made the pause was forgotten, or is away for very long.
 func (n *Node) endsForAll(e *entries.Entry) bool {
 	if e.Stamp.Node == n.self.Node() {
 		return true
 	}
-	if n.makerConnected(e) {
+	if p := n.mesh.ByName(e.Stamp.Node); p != nil && (p.Connected || n.now-pauseUntil(e) < pauseLeftMS) {
 		return false
 	}
 	for _, p := range n.mesh.All() {
@@ -137,26 +165,50 @@ func (n *Node) makerConnected(e *entries.Entry) bool {
 // SetPause sets a queue's pause bits at this node, for span ms (0: without end), and returns what they are now. The queue
 // is made where it is needed to remember them.
 func (n *Node) SetPause(name []byte, mask uint8, span int64) (uint8, error) {
+	if err := n.timedFits(name, span); err != nil {
+		return 0, err
+	}
 	mask, err := n.setPause(name, mask)
-	if err == nil {
-		n.pauseFor(name, span, false)
+	if err != nil {
+		return mask, err
 	}
-	return mask, err
-}
-
-// pauseFor sets when the pause of this node alone ends that was just made, in ms; 0: never.
-func (n *Node) pauseFor(name []byte, span int64, all bool) {
-	if e := n.pauseEnds.queues[string(name)]; e != nil {
-		e.until = 0
-	}
+	n.ownPause(name, true)
 	if span > 0 {
-		e := n.pauseEnds.add(string(name), n.now+span)
-		e.until, e.all = n.now+span, all
-		n.hurryTick()
+		n.lookAtPauseAt(string(name), n.now+span)
+		p := n.timed.queues[string(name)]
+		p.own, p.until = true, n.now+span
+	}
+	n.lookAtPause(string(name))
+	return mask, nil
+}
+
+// ownPause notes whether what was said last for this node alone counts here, if the pause of all nodes has an end: else that is known by
+// itself. The pause that was said for this node before ends.
+func (n *Node) ownPause(name []byte, own bool) {
+	p := n.timed.queues[string(name)]
+	if p == nil && own && pauseUntil(n.pauseEntry(name)) > 0 {
+		n.lookAtPause(string(name))
+		p = n.timed.queues[string(name)]
+	}
+	if p != nil {
+		p.own, p.until, p.over = own, 0, false
 	}
 }
 
-// setPause is SetPause, and leaves the pause's end as it is.
+// timedFits refuses a pause with an end where there are too many, or the name is too long to remember it.
+func (n *Node) timedFits(name []byte, span int64) error {
+	switch {
+	case span == 0 || n.timed.queues[string(name)] != nil:
+		return nil
+	case len(name) > entries.MaxName:
+		return ErrLongPause
+	case len(n.timed.queues) >= 2*pausesMost:
+		return ErrManyTimedPauses
+	}
+	return nil
+}
+
+// setPause sets a queue's pause bits, and leaves the pause's end as it is.
 func (n *Node) setPause(name []byte, mask uint8) (uint8, error) {
 	q := n.Queue(name)
 	if q == nil {
@@ -205,6 +257,9 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8, span int64) (uint8, erro
 			return 0, err
 		}
 	}
+	if err := n.timedFits(name, span); err != nil {
+		return 0, err
+	}
 	mask, err := n.setPause(name, mask)
 	if err != nil || n.passive {
 		return mask, err
@@ -212,25 +267,26 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8, span int64) (uint8, erro
 	if mask == 0 {
 		n.pauseEndsAway(name)
 	}
-	long := len(name) > entries.MaxName
-	if long {
-		n.pauseFor(name, span, true)
-	} else {
-		n.pauseFor(name, 0, false)
+	if len(name) <= entries.MaxName {
 		value := []byte{mask}
 		switch {
 		case mask == 0:
 			value = nil // the end is told even if this node knows of no pause: another one may
 		case span > 0:
 			value = binary.LittleEndian.AppendUint64(value, uint64(n.now+span))
-			n.pauseEnds.add(string(name), n.now+span)
-			n.hurryTick()
 		}
 		n.ChangeEntry(EntryPause, string(name), value)
 	}
-	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
-	n.tellWhere(&m, func(p *Peer) bool { return long || !n.knowsEntries(p) })
+	n.ownPause(name, false)
+	n.lookAtPause(string(name))
+	n.tellPause(name, mask)
 	return mask, nil
+}
+
+// tellPause tells a pause to nodes that don't know of entries, or to all if no entry can have the name.
+func (n *Node) tellPause(name []byte, mask uint8) {
+	m := wire.Message{Kind: wire.Pause, Queue: name, Count: uint32(mask)}
+	n.tellWhere(&m, func(p *Peer) bool { return len(name) > entries.MaxName || !n.knowsEntries(p) })
 }
 
 // The value of an EntryPause is a byte with the pause's bits, and if the pause has an end, 8 more with that (unix ms, little endian).
@@ -257,18 +313,14 @@ func pauseUntil(e *entries.Entry) int64 {
 
 // PauseLeft is how much longer a queue's pause lasts, in ms; -1: it has no end; 0: the queue isn't paused.
 func (n *Node) PauseLeft(name []byte, q *store.Queue) int64 {
-	mask := n.PauseOf(name, q)
-	until := int64(0)
-	if e := n.pauseEnds.queues[string(name)]; e != nil {
-		until = e.until
-	}
-	if entry := n.pauseEntry(name); until == 0 && n.pauseOf(entry) == mask {
-		until = pauseUntil(entry)
-	}
-	switch {
-	case mask == 0:
+	if n.PauseOf(name, q) == 0 {
 		return 0
-	case until == 0:
+	}
+	until := pauseUntil(n.pauseEntry(name))
+	if p := n.timed.queues[string(name)]; p != nil && p.own {
+		until = p.until
+	}
+	if until == 0 {
 		return -1
 	}
 	return max(1, until-n.now)
@@ -295,10 +347,20 @@ func (n *Node) pauseEntry(name []byte) *entries.Entry {
 	return n.alike.Get(EntryPause, string(name))
 }
 
-// pauseNamed pauses a queue that just got its name, if all nodes are to have it paused.
+// pauseNamed pauses a queue that just got its name, or came back, if all nodes are to have it paused. It gets no pause of another queue
+// that had the name before.
 func (n *Node) pauseNamed(q *store.Queue) {
 	if e := n.pauseEntry(q.NameBytes()); e != nil {
 		q.Pause = n.pauseOf(e)
+	}
+}
+
+// pauseAnew is pauseNamed for a queue that is new, or had another name: a pause of this node alone is of the queue that had the name before.
+func (n *Node) pauseAnew(q *store.Queue) {
+	q.Pause = n.pauseOf(n.pauseEntry(q.NameBytes()))
+	if name := string(q.NameBytes()); n.timed.queues[name] != nil {
+		n.ownPause(q.NameBytes(), false)
+		n.lookAtPause(name)
 	}
 }
 
@@ -312,20 +374,28 @@ func (n *Node) pauseAgain() {
 	}
 }
 
-// pauseTold carries out a pause, or its end, that another node has told of.
+// pauseTold carries out a pause, or its end, that a node without entries has told of, or that is of a queue with a very long name.
 func (n *Node) pauseTold(name []byte, mask uint8) {
-	_, _ = n.SetPause(name, mask, 0) // if the queue can't be made there is nothing to pause
+	n.ownPause(name, false)
+	_, _ = n.setPause(name, mask) // if the queue can't be made there is nothing to pause
 	if mask == 0 {
 		n.pauseEndsAway(name)
 	}
+	n.lookAtPause(string(name))
 }
 
-// pauseLoaded looks at the end of a pause that a log, or another node, has told of.
-func (n *Node) pauseLoaded(e *entries.Entry) {
-	if until := pauseUntil(e); until > 0 {
-		n.pauseEnds.add(e.Name, until)
-		n.wake = min(n.wake, max(until, n.now+1))
+// pauseLearnt carries out an entry about a pause that another node has told of. The end of a pause whose time is over leaves what was said
+// last for this node alone.
+func (n *Node) pauseLearnt(e *entries.Entry) {
+	name := []byte(e.Name)
+	if p := n.timed.queues[e.Name]; p == nil || !p.own || !e.Expired() {
+		n.ownPause(name, false)
+		_, _ = n.setPause(name, n.pauseOf(e))
+		if e.Deleted {
+			n.pauseEndsAway(name)
+		}
 	}
+	n.lookAtPause(e.Name)
 }
 
 // pauseEndsAway notes that a pause of all nodes has ended, for the queues of that name that lie in other databases. A pause that begins

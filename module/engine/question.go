@@ -10,7 +10,7 @@ import (
 )
 
 // A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
-// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go).
+// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go), MOVEJOB (movejob.go).
 
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
@@ -20,6 +20,7 @@ type MeshAnswer struct {
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
 	Flushed    uint64        // QFLUSH: jobs that have gone
 	Moved      uint64        // MOVEJOB: jobs that have moved
+	Refused    error         // MOVEJOB: why a job couldn't be moved
 	Next       uint64        // QSCAN, JSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
 }
@@ -35,6 +36,7 @@ type question struct {
 	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
 	page     wire.Node // QSCAN: whose queues are listed
 	flush    *flushing // QFLUSH: this node's own part, until it is done
+	moving   *moving   // MOVEJOB: the same
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -162,7 +164,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 // settled says whether a question has all answers that are to come: none of the nodes that were asked is left to answer, and this node's
 // own part is done.
 func (n *Node) settled(q *question) bool {
-	return q.flush == nil && !slices.ContainsFunc(q.open, n.mayAnswer)
+	return q.flush == nil && q.moving == nil && !slices.ContainsFunc(q.open, n.mayAnswer)
 }
 
 // take adds a node's answer to the others.
@@ -178,7 +180,7 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		q.got.Flushed += min(m.Round, maxCount)
 		return nil
 	case wire.MovedJobs:
-		q.got.Moved += min(m.Round, maxCount)
+		q.takeMoved(m)
 		return nil
 	}
 	return q.takeCounts(p.ID, m.Queue)
@@ -233,8 +235,13 @@ func (n *Node) makeAnswer(q *question) {
 	case wire.Jobs:
 		n.cantAnswer(q, wire.AskJobs)
 	}
+	if q.moving != nil {
+		q.got.Moved += q.moving.moved
+	}
 	if q.flush != nil {
 		q.got.Flushed += q.flush.jobs
+	}
+	if q.flush != nil || q.moving != nil {
 		q.got.Unanswered = append(q.got.Unanswered, n.self)
 	}
 }

@@ -317,7 +317,10 @@ func (n *Node) onRelease(p *Peer, m *wire.Message) {
 		if f, ok := j.Family(); ok && j.State == store.StateActive && f.Flags&store.FamilyDeferred != 0 {
 			if m.Flags&wire.Moved != 0 {
 				// Where the queue can't be made, this copy stays in its own.
-				j, _ = n.moveOn(j, m.Queue)
+				from := j.Queue
+				if j, _ = n.moveOn(j, m.Queue); j.Queue != from {
+					n.keyIsAsked(j, nil)
+				}
 			}
 			when := later
 			if m.Flags&wire.StillHeld != 0 && n.firstHolder(j) {

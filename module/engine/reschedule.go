@@ -202,6 +202,7 @@ func (n *Node) keyFlag(j *store.Job) uint8 {
 
 // waitFor keeps a job out of its queue for span ms. The other holders aren't told before it is queued then.
 func (n *Node) waitFor(j *store.Job, span int64) {
+	n.outliveAsGivenBack(j)
 	n.store.Hold(j)
 	n.store.Count(j, store.Delayed)
 	setAnnounced(j)

@@ -98,7 +98,7 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 			switch rapid.IntRange(0, 7).Draw(t, "step") {
 			case 7:
 				to := rapid.SampledFrom([][]byte{nil, []byte("q"), []byte("x")}).Draw(t, "to")
-				_ = n.Move(&id, &engine.Move{To: to, Ranks: rapid.Bool().Draw(t, "ranks"), Priority: 3})
+				_, _ = n.Move(&id, &engine.Move{To: to, Ranks: rapid.Bool().Draw(t, "ranks"), Priority: 3})
 			case 0:
 				n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, false, nil)
 			case 1:

@@ -403,7 +403,7 @@ var kindNames = map[wire.Kind]string{
 	wire.AskWork: "ASKWORK", wire.Work: "WORK", wire.Release: "RELEASE", wire.Released: "RELEASED", wire.AskOutcome: "ASKFATE", wire.Outcome: "FATE",
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
-	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS",
+	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -663,6 +663,27 @@ func (w *world) leaves() {
 	})
 }
 
+// policy reads what ADDJOB says of failures: onexpire (dead), maxnacks, maxdeliveries, deadttl, backoff (its base; the greatest is a minute).
+func (w *world) policy(a *engine.Add) {
+	p := &engine.Policy{Max: 60, ExpiredDies: true}
+	for _, o := range []struct {
+		name string
+		set  engine.PolicySet
+		into *int64
+	}{
+		{"onexpire", engine.SetOnExpire, nil}, {"maxnacks", engine.SetMaxNacks, &p.MaxNacks}, {"maxdeliveries", engine.SetMaxDeliveries, &p.MaxDeliveries},
+		{"deadttl", engine.SetDeadTTL, &p.DeadTTL}, {"backoff", engine.SetBackoff, &p.Base},
+	} {
+		if !w.D.HasArg(o.name) {
+			continue
+		}
+		if p.Set |= o.set; o.into != nil {
+			w.Arg(o.name, o.into)
+		}
+		a.Policy = p
+	}
+}
+
 // newAdd reads the options of a new job.
 func (w *world) newAdd() engine.Add {
 	a := engine.Add{Queue: []byte("q"), Body: []byte("body"), Replicate: 1, Retry: 10, TTL: 600, CanWait: true, Async: w.D.HasArg("async"), Default: w.D.HasArg("default")}
@@ -677,6 +698,8 @@ func (w *world) newAdd() engine.Add {
 	body := "body"
 	w.Arg("body", &body)
 	a.Body = []byte(body)
+	w.Arg("priority", &a.Priority)
+	w.policy(&a)
 	w.members(&a)
 	w.unique(&a)
 	return a
@@ -827,11 +850,21 @@ func (w *world) move() {
 	}
 	w.Arg("priority", &m.Priority)
 	n.Do(func() {
-		if err := n.e.Move(&id, &m); err != nil {
+		switch moved, err := n.e.Move(&id, &m); {
+		case err == engine.ErrNotHere:
+			w.Say("asks the others")
+			if p, now := n.e.MoveAway([]store.ID{id}, &m, 1000); now != nil {
+				w.gathered(now)
+			} else {
+				n.e.Tie(p, "MOVEJOB")
+			}
+		case err != nil:
 			w.Say("%v", err)
-			return
+		case moved:
+			w.Say("moved")
+		default:
+			w.Say("it is so already")
 		}
-		w.Say("moved")
 	})
 }
 
@@ -943,6 +976,9 @@ func (w *world) gathered(a *engine.MeshAnswer) {
 	}
 	if a.Flushed > 0 {
 		w.Say("  flushed %d", a.Flushed)
+	}
+	if a.Moved > 0 || a.Refused != nil {
+		w.Say("  moved %d, %v", a.Moved, a.Refused)
 	}
 	for i := range a.Queues {
 		q := &a.Queues[i]

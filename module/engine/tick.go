@@ -91,6 +91,7 @@ func (n *Node) Tick() int64 {
 	n.tickEntries()
 	n.tickPauses()
 	n.tickFlushes()
+	n.tickMoves()
 	n.tickCountWalk()
 	n.tickReleases()
 	n.tickUnblocking()

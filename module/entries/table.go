@@ -131,6 +131,23 @@ func (t *Table) Change(kind Kind, name string, value []byte, node wire.Node, now
 	return e
 }
 
+// Expire deletes an entry whose time is over by what it says itself; nil: there is none. The tombstone counts more than that entry, and
+// less than any change that was made since, at whatever node. If several nodes expire the entry, it is the same to all.
+func (t *Table) Expire(kind Kind, name string, node wire.Node, monotonic int64) *Entry {
+	old := t.Get(kind, name)
+	if old == nil {
+		return nil
+	}
+	e := &Entry{Kind: kind, Name: name, Deleted: true, Replaced: old.Stamp, Stamp: old.Stamp.next(node, old.Stamp.MS), learnt: monotonic}
+	t.put(e)
+	return e
+}
+
+// Expired says whether [Table.Expire] has made a tombstone.
+func (e *Entry) Expired() bool {
+	return e.Deleted && e.Stamp.MS == e.Replaced.MS && e.Stamp.Count == e.Replaced.Count+1
+}
+
 // Learn takes an entry that another node, or a log, tells of. It returns the entry that isn't valid any more, or isn't
 // valid at all: lost; nil: there was none. took says whether e is valid now. Nothing changes if the table knows e, or a
 // later one.

@@ -155,10 +155,11 @@ const (
 	// Whereabouts is a MovedTo that also says how a job failed. Job has no more than Extras: those that tell it. Span is what is left of the
 	// job's life. Count is 0 for a job that was never moved.
 	Whereabouts
-	// AskMove asks the receiver to move the oldest jobs that wait in a queue to another, Count at most. Queue has both names, in a form
-	// that package engine defines. Span is any number. The answer is MovedJobs, with the same Span.
+	// AskMove asks the receiver to move jobs: the first that wait in a queue, Count at most; or with ByID those of some IDs that wait at the
+	// receiver. Queue says which and where to, in a form that package engine defines. Span is any number. The answer is MovedJobs, with the
+	// same Span.
 	AskMove
-	// MovedJobs: the sender has moved Round jobs.
+	// MovedJobs: the sender has moved Round jobs. Queue is empty, or the reason why it can't move a job that it has.
 	MovedJobs
 	kinds
 )
@@ -220,6 +221,7 @@ const (
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
 	All       = NoReply   // AskFlush: jobs that clients work on go, too
 	OneQueue  = NoReply   // AskJobs
+	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
@@ -503,7 +505,7 @@ var parts = [kinds]uint16{
 	AskJobs:   hasCount | hasSpan | hasQueue | hasRound | hasMembers,
 	Jobs:      hasSpan | hasQueue | hasRound,
 	AskMove:   hasCount | hasSpan | hasQueue,
-	MovedJobs: hasSpan | hasRound,
+	MovedJobs: hasSpan | hasRound | hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 }

@@ -19,6 +19,7 @@ func TestLifeZ3(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := start(t, 3, "appendonly yes")
+			maker := m.id(0)
 			m[2].Stop()
 			began := time.Now()
 			require.Equal(t, "out", m[0].Do("PAUSE", "q", "out", "BCAST", "FOR", 6).Str)
@@ -32,6 +33,12 @@ func TestLifeZ3(t *testing.T) {
 			v := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
 			require.NotEmpty(t, v.Elems)
 			assert.InDelta(t, 6, time.Since(began).Seconds(), 2)
+			if lost {
+				assert.Equal(t, "none", m[1].Do("PAUSE", "q", "STATE").Str)
+				for _, s := range m[1:] { // else the pause is remembered for an hour: its maker may be back
+					require.Equal(t, "OK", s.Do("JOBMESH", "CLUSTER", "FORGET", maker).Str)
+				}
+			}
 			for i, s := range m {
 				if lost && i == 0 {
 					continue

@@ -195,7 +195,7 @@ func TestLifeF15(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("QLEN", "q:dead").Int())
 }
 
-// F16: a delay never leads past the job's life: its retry time is left then.
+// F16: a delay never leads past the job's life: its retry time is left then, or half of what is left if that is more.
 func TestLifeF16(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
@@ -206,7 +206,11 @@ func TestLifeF16(t *testing.T) {
 	short := add(t, c, "short", "b", 0, "RETRY", 60, "TTL", 50)
 	get(t, c, "short")
 	require.Equal(t, int64(1), c.Do("NACK", short, "DELAY", 20).Int())
-	require.Equal(t, int64(1), c.Do("QLEN", "short").Int(), "queued at once")
+	resting(t, c, short, "short", 20_000)
+	require.Equal(t, int64(1), c.Do("ENQUEUE", short).Int())
+	get(t, c, "short")
+	require.Equal(t, int64(1), c.Do("NACK", short, "DELAY", 40).Int())
+	resting(t, c, short, "short", 25_000)
 }
 
 // F17: ENQUEUE brings a job that rests at once.

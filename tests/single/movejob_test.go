@@ -227,3 +227,34 @@ func TestMovingNeedsTheRightToTheQueue(t *testing.T) {
 	assert.Equal(t, int64(1), u.Do("MOVEJOB", dead, "TO", "a2").Int())
 	assert.Equal(t, int64(1), u.Do("MOVEJOB", "FROM", "a1", "TO", "a3").Int())
 }
+
+// Very many jobs are moved bit by bit, each once, in their order, and the client has the count. In MULTI a thousand are moved.
+func TestVeryManyJobsAreMoved(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	bodies := []any{"ADDJOBS", "q", 0, "BODIES"}
+	for i := range 5000 {
+		bodies = append(bodies, i)
+	}
+	require.Len(t, c.Do(bodies...).Elems, 5000)
+	c.Do("MULTI")
+	c.Do("MOVEJOB", "FROM", "q", "TO", "p", "COUNT", 10_000)
+	require.Equal(t, int64(1000), c.Do("EXEC").Elems[0].Int())
+	require.Equal(t, int64(4000), c.Do("MOVEJOB", "FROM", "q", "TO", "p", "COUNT", 10_000).Int())
+	got := order(c, "p")
+	require.Len(t, got, 5000)
+	for i := range got {
+		require.Equal(t, fmt.Sprint(i), got[i])
+	}
+}
+
+// A job that is named twice, or is there already, isn't counted.
+func TestMovedJobsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	id := add(t, c, "q", "b", 0)
+	require.Equal(t, int64(1), c.Do("MOVEJOB", id, id, "TO", "p").Int())
+	require.Equal(t, int64(0), c.Do("MOVEJOB", id, "TO", "p").Int())
+	require.Equal(t, int64(0), c.Do("MOVEJOB", "FROM", "p", "TO", "p").Int())
+	require.Equal(t, int64(1), c.Do("MOVEJOB", "FROM", "p", "TO", "p", "PRIORITY", 1).Int())
+}

@@ -107,3 +107,33 @@ func TestLifeZ4(t *testing.T) {
 		})
 	}
 }
+
+// A pause is of a queue's name: RENAME takes none along, and no end is lost. Neither does a queue that is made anew have that of the one before.
+func TestPausesAndNames(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	for _, bcast := range [][]any{nil, {"BCAST"}} {
+		for _, span := range [][]any{nil, {"FOR", 100}} {
+			id := add(t, c, "a", "b", 0)
+			require.Equal(t, "all", c.Do(append(append([]any{"PAUSE", "a", "all"}, bcast...), span...)...).Str)
+			require.Equal(t, "OK", c.Do("RENAME", "a", "b").Str)
+			assert.Equal(t, "none", paused(c, "b"))
+			require.Equal(t, id, get(t, c, "b"))
+			c.Do("RENAME", "b", "a")
+			want := "none"
+			if bcast != nil {
+				want = "all"
+			}
+			assert.Equal(t, want, paused(c, "a"))
+			c.Do("PAUSE", "a", "none", "BCAST")
+			c.Do("DEL", "a")
+		}
+	}
+	c.Do("PAUSE", "q", "out", "BCAST")
+	c.Do("PAUSE", "q", "in", "FOR", 50)
+	c.Do("DEL", "q")
+	add(t, c, "q", "b", 0)
+	assert.Equal(t, "out", paused(c, "q"))
+	assert.EqualValues(t, -1, pauseLeft(c, "q"))
+	require.True(t, c.Do("PAUSE", strings.Repeat("n", 1025), "in", "FOR", 5).Err("ERR FOR needs a queue whose name has 1024 bytes at most"))
+}

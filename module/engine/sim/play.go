@@ -394,7 +394,10 @@ func (s *Sim) reviveLater(j *job) {
 			to.Priority = s.r.IntN(5) - 2
 		}
 		n.call(func() {
-			err := n.e.Move(&j.id, &to)
+			_, err := n.e.Move(&j.id, &to)
+			if err == engine.ErrNotHere {
+				n.e.MoveAway([]store.ID{j.id}, &to, 1000)
+			}
 			s.trace("node %d: MOVEJOB %s to %q, priority %d %v: %v", n.i, j.id, to.To, to.Priority, to.Ranks, err)
 		})
 	})
