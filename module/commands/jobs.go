@@ -380,7 +380,7 @@ func (m *module) working(c *rm.Ctx) {
 		w = &worker{}
 		client = w
 	}
-	retry, pending, err := m.node.Working(&id, client)
+	retry, pending, err := m.node.Working(&id, engine.Work{Client: client})
 	if pending {
 		w.retry = retry
 		if w.client, err = c.Block(0, w.left); err == nil {

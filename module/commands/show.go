@@ -89,6 +89,9 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	add(dependents != nil, "dependents", list(dependents))
 	add(all > uint64(len(dependents)), "all-dependents", number(int64(all)))
 
+	progress, said := engine.ProgressOf(j)
+	add(said, "progress", func(c *rm.Ctx) { c.Bulk(progress.Text) })
+	add(said, "progress-at", number(progress.At))
 	failure, failed := engine.FailureOf(j)
 	add(failed, "failed-at", number(failure.At))
 	add(failed, "failed-by", bytes(failure.Worker))

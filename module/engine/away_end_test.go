@@ -1078,7 +1078,7 @@ func TestRenewalOfOneThatGoesAway(t *testing.T) {
 		require.NotNil(t, n.Job(&id))
 		require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil), 1)
 		look()
-		_, pending, err = n.Working(&id, "client")
+		_, pending, err = n.Working(&id, engine.Work{Client: "client"})
 		require.NoError(t, err)
 		require.True(t, pending)
 		look()

@@ -1985,7 +1985,7 @@ func TestVeryManyOverdueJobsComeBack(t *testing.T) {
 		"done": func(n *engine.Node, ids []store.ID) {
 			for i := range 100 {
 				require.True(t, n.Ack(&ids[many-1-i]))
-				_, _, err := n.Working(&ids[i], nil)
+				_, _, err := n.Working(&ids[i], engine.Work{})
 				require.NoError(t, err)
 			}
 		},

@@ -230,5 +230,5 @@ func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
 		j.ETime = n.now + min(left, MaxSeconds*1000)
 		n.arm(j)
 	}
-	return n.learnFailure(j, extras)
+	return n.learnWords(j, extras)
 }

@@ -63,7 +63,7 @@
 //   - mesh.go: messages about one job; replicate.go: the copies of a job; requeue.go: how it
 //     comes back; ack.go: its end; moves.go: how it goes to another queue; movejob.go: MOVEJOB;
 //   - failure.go: jobs that fail, and come again later; policy.go: how often, and how much later; dead.go: dead
-//     letters;
+//     letters; progress.go: how far jobs are;
 //   - federate.go: how jobs move to where clients wait; agenda.go: queues that are looked at later;
 //     leaving.go: how jobs move away from a node that leaves; handover.go: how at-most-once jobs
 //     move, which have one copy; given.go: jobs that were handed over and may not have arrived;

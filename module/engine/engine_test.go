@@ -230,7 +230,7 @@ func FuzzOperations(f *testing.F) {
 					j.qtime = n.Job(&id).QTime
 				}
 			case 13:
-				_, _, err := n.Working(&id, nil)
+				_, _, err := n.Working(&id, engine.Work{})
 				require.Equal(t, j != nil, err != engine.ErrNoJob)
 				delayed := j != nil && !j.queued && !j.queuedOnce && j.qtime > m.now
 				if err == nil && j.retry > 0 && !delayed {

@@ -212,8 +212,8 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 	n.demote(j, span)
 }
 
-// tellings are the extras that tell of a job's failures, and the priority that a move may have changed.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority}
+// tellings are the extras that tell of a job's failures and its progress, and the priority that a move may have changed.
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
@@ -222,7 +222,7 @@ func tells(j *store.Job) bool {
 	})
 }
 
-// whereaboutsOf makes the message that says where a job is, and how it failed. Its extras are scratch memory.
+// whereaboutsOf makes the message that says where a job is, how it failed, and how far it is. Its extras are scratch memory.
 func (n *Node) whereaboutsOf(j *store.Job) *wire.Message {
 	b := n.scratch.extras[:0]
 	for _, tag := range tellings {
@@ -236,27 +236,44 @@ func (n *Node) whereaboutsOf(j *store.Job) *wire.Message {
 	return m
 }
 
-// onWhereabouts learns how a job failed, and follows it to the queue where it is.
+// onWhereabouts learns how a job failed, and how far it is, and follows it to the queue where it is.
 func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 	if n.dummy(j) || j.State == store.StateAcked {
 		return
 	}
-	j = n.learnFailure(j, m.Job.Extras)
+	j = n.learnWords(j, m.Job.Extras)
 	n.onMovedTo(p, j, m)
 }
 
-// learnFailure takes over a failure that is later than the one that this node knows, and how often the job was tried. The job may move.
-func (n *Node) learnFailure(j *store.Job, extras []byte) *store.Job {
-	j = n.learnTries(j, extras)
-	e := store.FindExtra(extras, store.TagFailure)
-	theirs, ok := failureOf(e)
+// learnWords takes over what workers have said of a job that is later than what this node knows, and how often the job was tried. The job may move.
+func (n *Node) learnWords(j *store.Job, extras []byte) *store.Job {
+	if len(extras) == 0 || n.dummy(j) {
+		return j
+	}
+	return n.learnLater(n.learnLater(n.learnTries(j, extras), store.TagFailure, extras), store.TagProgress, extras)
+}
+
+// learnLater takes over an extra that is later than this node's. Of two from the same time the one with the greater bytes counts.
+func (n *Node) learnLater(j *store.Job, tag store.Tag, extras []byte) *store.Job {
+	e, mine := store.FindExtra(extras, tag), j.Extra(tag)
+	theirs, ok := saidAt(tag, e)
 	if !ok {
 		return j
 	}
-	if mine, ok := FailureOf(j); ok && (mine.At > theirs.At || mine.At == theirs.At && bytes.Compare(j.Extra(store.TagFailure), e) >= 0) {
+	if at, ok := saidAt(tag, mine); ok && (at > theirs || at == theirs && bytes.Compare(mine, e) >= 0) {
 		return j
 	}
-	j, _ = n.setExtra(j, store.TagFailure, e)
+	j, _ = n.setExtra(j, tag, e)
 	n.log(LogState, j)
 	return j
+}
+
+// saidAt returns when a worker said what an extra tells of its job, unix ms. ok is false if nothing was said.
+func saidAt(tag store.Tag, e []byte) (at int64, ok bool) {
+	if tag == store.TagProgress {
+		p, ok := progressOf(e)
+		return p.At, ok
+	}
+	f, ok := failureOf(e)
+	return f.At, ok
 }

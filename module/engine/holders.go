@@ -50,7 +50,7 @@ func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
 	}
 }
 
-// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved, or how it failed.
+// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved, how it failed, or how far it is.
 func saysWhere(j *store.Job, m *wire.Message) bool {
 	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued || m.Kind == wire.PutOff) && (moves(j) > 0 || tells(j))
 }

@@ -344,10 +344,19 @@ func (n *Node) dequeue(j *store.Job) {
 // Working postpones the next delivery of a job by its retry time, which it
 // returns in seconds, and extends its life and its lock. A job that is still to be queued for
 // the first time is left as it is, because no client has it. If other nodes have to agree to
-// the extension, and client isn't nil, pending is true, and a Worked effect for client will
+// the extension, and a client can wait, pending is true, and a Worked effect for it will
 // tell whether they did. After ErrNotExtended, which comes with the reason, the delivery is
-// postponed all the same; after any other error it isn't.
-func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err error) {
+// postponed all the same; after any other error it isn't. The job's progress is kept when there is
+// no error.
+func (n *Node) Working(id *store.ID, w Work) (retry int64, pending bool, err error) {
+	retry, pending, err = n.work(id, w)
+	if err == nil && !pending {
+		n.noteProgress(id, w.Progress)
+	}
+	return retry, pending, err
+}
+
+func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error) {
 	j := n.store.Lookup(id)
 	switch {
 	case j == nil || n.dummy(j):
@@ -367,7 +376,7 @@ func (n *Node) Working(id *store.ID, client any) (retry int64, pending bool, err
 		if handedOver(j) {
 			return 0, false, ErrElsewhere // the client that works on the job has its lock from that node
 		}
-		pending, err = n.extend(j, client)
+		pending, err = n.extend(j, w)
 		if err == errContested {
 			return int64(j.Retry), true, nil // [Node.claimAnew] goes on with it
 		}

@@ -53,7 +53,7 @@ func endsWhenDue(u store.Unique) bool {
 // beginLease begins the lease of a waiting lock whose job falls due.
 func (n *Node) beginLease(j *store.Job, u store.Unique) {
 	if n.mesh.Alone() {
-		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), nil); err == ErrLockLost {
+		if _, err := n.renewLock(j, u, store.LockWait, u.LockTTL(), Work{}); err == ErrLockLost {
 			u.Clear(store.UniqueHasWait)
 		}
 		return
@@ -67,7 +67,7 @@ func (n *Node) beginLease(j *store.Job, u store.Unique) {
 // record doesn't say so.
 func (n *Node) askToBegin(j *store.Job, u store.Unique, lease int64) {
 	if u.Has(store.UniqueHasWait) {
-		_, _ = n.claimAnew(j, u, store.LockWait, lease, false, nil)
+		_, _ = n.claimAnew(j, u, store.LockWait, lease, false, Work{})
 		return
 	}
 	id, name := j.ID, slices.Clone(n.lockName(j, u, store.LockWait))
@@ -150,7 +150,7 @@ func (n *Node) boundWait(j *store.Job) {
 
 // extend makes the lease of a job's lock begin anew (WORKING), see [Node.renewLock]. No strategy has two
 // locks that last while the job is worked on.
-func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
+func (n *Node) extend(j *store.Job, w Work) (pending bool, err error) {
 	if j.Parts == 0 {
 		return false, nil
 	}
@@ -166,9 +166,9 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 		if !n.mesh.Alone() {
 			lease = n.runLease(j, u)
 		}
-		pending, err = n.renewLock(j, u, store.LockRun, lease, client)
+		pending, err = n.renewLock(j, u, store.LockRun, lease, w)
 	case u.Strategy() == store.UniqueUntil && !u.Has(store.UniquePending):
-		pending, err = n.renewLock(j, u, store.LockWait, u.LockTTL(), client)
+		pending, err = n.renewLock(j, u, store.LockWait, u.LockTTL(), w)
 	}
 	if err == ErrLockLost {
 		n.endLoss(j)
@@ -178,9 +178,9 @@ func (n *Node) extend(j *store.Job, client any) (pending bool, err error) {
 
 // renewLock makes the lease of a job's lock begin anew, or takes the lock again if it is free. The error is
 // ErrLockLost if another job has the lock, and notExtended if there is no majority. If other nodes have to
-// answer first, and client isn't nil, pending is true, and a Worked effect for the client will tell. If the
+// answer first, and a client can wait, pending is true, and a Worked effect for it will tell. If the
 // job has the lock, and there is no lease, no answer is needed.
-func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, client any) (pending bool, err error) {
+func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, w Work) (pending bool, err error) {
 	name := n.lockName(j, u, space)
 	if n.mesh.Alone() {
 		token, holder := n.locks.Take(name, &j.ID, lease)
@@ -192,15 +192,15 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 	}
 	l := n.locks.Live(name)
 	contested := l != nil && l.Job != j.ID && !n.locks.Outvotes(j.ID, space)
-	if contested && (client == nil || l.Flags&lock.FlagForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
+	if contested && (w.Client == nil || l.Flags&lock.FlagForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
 		return false, ErrLockLost // otherwise other nodes tell whether this one only hasn't heard of that lock's end
 	}
-	return n.claimAnew(j, u, space, lease, contested, client)
+	return n.claimAnew(j, u, space, lease, contested, w)
 }
 
 // claimAnew is renewLock in a mesh, whatever this node votes for. The client waits if there is a lease, if
 // the job isn't known to have the lock, or if the lock is contested.
-func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, client any) (pending bool, err error) {
+func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, w Work) (pending bool, err error) {
 	name := slices.Clone(n.lockName(j, u, space))
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
 	id, want := j.ID, lock.ForJob{Name: name, Job: j.ID, Lease: lease, Any: u.Has(store.UniqueAny)}
@@ -216,11 +216,14 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 			n.workGoesOn(j)
 		}
 		if pending {
-			n.effects = append(n.effects, Effect{Kind: Worked, Client: client, Err: end})
+			if end == nil {
+				n.noteProgress(&id, w.Progress)
+			}
+			n.effects = append(n.effects, Effect{Kind: Worked, Client: w.Client, Err: end})
 		}
 	})
 	if now == nil {
-		if pending = client != nil && asks; pending && contested {
+		if pending = w.Client != nil && asks; pending && contested {
 			return true, errContested
 		}
 		return pending, nil

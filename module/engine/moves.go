@@ -84,7 +84,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	n.endWait(j, u)
 	j, err := n.moveOn(j, name)
 	if n.mesh.Alone() {
-		_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, nil) // the job isn't due yet
+		_, _ = n.renewLock(j, j.Unique(), store.LockWait, 0, Work{}) // the job isn't due yet
 	} else {
 		j.Unique().Set(store.UniquePending) // only the others can tell whether another job has the key there
 	}
@@ -120,7 +120,7 @@ func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte
 		}
 		return j
 	}
-	j = n.learnRank(n.learnFailure(j, extras), extras)
+	j = n.learnRank(n.learnWords(j, extras), extras)
 	if left > 0 {
 		j.ETime = n.now + min(left, MaxSeconds*1000)
 	}
@@ -133,31 +133,18 @@ func (n *Node) movedTo(j *store.Job) *wire.Message {
 	return &wire.Message{Kind: wire.MovedTo, ID: j.ID, Count: moves(j), Queue: j.Queue.NameBytes()}
 }
 
-// whereabouts tells nodes where a job is, if it was moved, and how it failed. A node of a former release hears only the first.
-type whereabouts struct{ failed, moved sending }
-
-func (n *Node) whereabouts(j *store.Job) *whereabouts {
-	w := &whereabouts{}
+// whereabouts tells nodes where a job is, if it was moved, and what else they are to know of it.
+func (n *Node) whereabouts(j *store.Job) sending {
 	if tells(j) {
-		w.failed = sending{n: n, m: n.whereaboutsOf(j)}
+		return sending{n: n, m: n.whereaboutsOf(j)}
 	}
-	if moves(j) > 0 {
-		w.moved = sending{n: n, m: n.movedTo(j)}
-	}
-	return w
+	return sending{n: n, m: n.movedTo(j)}
 }
 
-func (w *whereabouts) to(p *Peer) {
-	switch {
-	case p == nil:
-	case w.failed.m != nil && w.failed.n.mesh.features[p.ID].Failures:
-		w.failed.to(p)
-	case w.moved.m != nil:
-		w.moved.to(p)
-	}
+func (n *Node) sendWhere(p *Peer, j *store.Job) {
+	where := n.whereabouts(j)
+	where.to(p)
 }
-
-func (n *Node) sendWhere(p *Peer, j *store.Job) { n.whereabouts(j).to(p) }
 
 // onMovedTo follows another node, which has moved a job, or tells that node where the job is by now. A job
 // that a client works on stays where the client got it, until it is to be queued again.

@@ -121,7 +121,7 @@ func TestALockThatWasWonAgainstTheOwnVote(t *testing.T) {
 // The table also tells of the lock if it was renewed meanwhile: the renewal is a claim of its own.
 func TestALockThatWasWonAgainstTheOwnVoteIsRenewed(t *testing.T) {
 	o := newOutvoted(t)
-	_, pending, err := o.n.Working(&o.job, "c")
+	_, pending, err := o.n.Working(&o.job, engine.Work{Client: "c"})
 	require.NoError(t, err)
 	require.True(t, pending)
 	o.look()

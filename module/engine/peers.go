@@ -188,20 +188,34 @@ func (s *sending) to(p *Peer) {
 	if p == nil || !p.Connected {
 		return
 	}
-	n := s.n
-	if s.m.Kind == wire.PutOff && s.m.Flags&wire.CountNack != 0 && !n.mesh.features[p.ID].Failures {
-		plain := *s.m // a node of a former release takes the count for other flags
-		plain.Flags &= wire.GotKey
-		n.send(p, &plain)
+	n, m := s.n, s.m
+	if (m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 || m.Kind == wire.Whereabouts) && !n.mesh.features[p.ID].Failures {
+		if plain := withoutFailure(m); plain != nil {
+			n.send(p, plain)
+		}
 		return
 	}
 	if s.end == 0 {
 		s.begin = len(n.outbox)
-		n.outbox = s.m.Append(n.outbox)
+		n.outbox = m.Append(n.outbox)
 		s.end = len(n.outbox)
 	}
 	n.Stats.Sent++
 	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: s.begin, to: s.end})
+}
+
+// withoutFailure makes the message for a node of a former release, which knows nothing of failures. nil: there is nothing to tell it.
+func withoutFailure(m *wire.Message) *wire.Message {
+	plain := *m
+	switch {
+	case m.Kind == wire.PutOff:
+		plain.Flags &= wire.GotKey // that node takes the count for other flags
+	case m.Count == 0: // the job wasn't moved
+		return nil
+	default:
+		plain.Kind = wire.MovedTo
+	}
+	return &plain
 }
 
 // Message returns the bytes of a Send, LogLock, LogUnlock or LogDrop effect; valid until the next call.

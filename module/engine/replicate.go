@@ -675,6 +675,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			return
 		}
 		j, _ = n.learnLogged(j, m.Holders)
+		j = n.learnWords(j, m.Job.Extras)
 		if !n.inHands(j) { // otherwise the counts still have to tell whether the client gave the job back elsewhere
 			n.learnCounts(j, m)
 		}

@@ -120,7 +120,7 @@ func TestRandomRestarts(t *testing.T) {
 			case 11:
 				n.Dequeue(&id)
 			case 12:
-				_, _, _ = n.Working(&id, nil)
+				_, _, _ = n.Working(&id, engine.Work{})
 			case 13:
 				_, _, _ = n.Release(&id, nil, r.IntN(2) == 0, false)
 			case 14:

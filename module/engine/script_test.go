@@ -432,7 +432,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	case wire.MovedTo:
 		return text + fmt.Sprintf(" %s %s %d", w.JobName(m.ID), m.Queue, m.Count)
 	case wire.Whereabouts:
-		return text + fmt.Sprintf(" %s %s %d%s", w.JobName(m.ID), m.Queue, m.Count, failureText(m.Job.Extras))
+		return text + fmt.Sprintf(" %s %s %d%s", w.JobName(m.ID), m.Queue, m.Count, wordsText(m.Job.Extras))
 	case wire.AskWork, wire.Work, wire.AskCounts, wire.Counts, wire.AskQueues, wire.Queues:
 		return text
 	case wire.NeedJobs, wire.Pause:
@@ -512,8 +512,11 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	return text
 }
 
-// failureText shows why a job failed, and why it was given up.
-func failureText(extras []byte) (text string) {
+// wordsText shows how far a job is, why it failed, and why it was given up.
+func wordsText(extras []byte) (text string) {
+	if e := store.FindExtra(extras, store.TagProgress); e != nil {
+		text += fmt.Sprintf(" progress %q", e[8:])
+	}
 	if e := store.FindExtra(extras, store.TagFailure); e != nil {
 		text += fmt.Sprintf(" failed %q", e[9+int(e[8]):])
 	}
@@ -543,6 +546,9 @@ func (w *world) state(j *store.Job) string {
 	}
 	if j.State != store.StateQueued && j.QTime > 0 && (j.Retry > 0 || j.Flags&store.FlagDelivered == 0 || j.State == store.StateAcked) {
 		text += fmt.Sprintf(" next=%v", time.Duration(j.QTime-w.Now)*time.Millisecond)
+	}
+	if p, ok := engine.ProgressOf(j); ok {
+		text += fmt.Sprintf(" progress=%q", p.Text)
 	}
 	holders := ""
 	for i := range j.Holders() {
@@ -812,7 +818,13 @@ func (w *world) verb(name string) {
 		case "dequeue":
 			w.Say("%v", n.e.Dequeue(&id))
 		case "working":
-			switch seconds, pending, err := n.e.Working(&id, w.JobName(id)); {
+			work := engine.Work{Client: w.JobName(id)}
+			if w.D.HasArg("progress") {
+				var text string
+				w.Arg("progress", &text)
+				work.Progress = []byte(text)
+			}
+			switch seconds, pending, err := n.e.Working(&id, work); {
 			case err != nil:
 				w.Say("%v", err)
 			case pending:

@@ -320,7 +320,7 @@ func TestLocksAgainstAnyOperations(t *testing.T) {
 				d.do(t, func() { d.n.Delete(id) })
 			case 12:
 				id := some()
-				d.do(t, func() { _, _, _ = d.n.Working(id, nil) })
+				d.do(t, func() { _, _, _ = d.n.Working(id, Work{}) })
 			case 13:
 				d.pass(t, int64(rapid.IntRange(1, 4000).Draw(t, "ms")))
 			case 14: // DEL
@@ -880,7 +880,7 @@ func TestAtMostOnceRunIsTakenBack(t *testing.T) {
 		}
 		id := deliver()
 		has := func() bool { return d.n.HasLock(d.n.Job(&id), store.LockRun) }
-		work := func() { _, _, _ = d.n.Working(&id, "worker") }
+		work := func() { _, _, _ = d.n.Working(&id, Work{Client: "worker"}) }
 		d.pass(t, 10_000)
 		require.False(t, has(), "mesh %v", mesh)
 		d.do(t, work)

@@ -45,6 +45,8 @@ const (
 	TagPriority
 	// TagAt: when the job is due, if its ADDJOB said that by the clock (package engine).
 	TagAt
+	// TagProgress: how far the job is, as its worker has said last (package engine).
+	TagProgress
 )
 
 const extraHead = 3

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"jobmesh/module/engine"
 	"jobmesh/module/entries"
@@ -346,7 +347,11 @@ func (s *Sim) beat(j *job, n *node, every int64, times int) {
 					s.uniqueWorked(n, j, at)
 				}
 			}
-			if _, pending, err := e.Working(&j.id, answer); !pending {
+			work := engine.Work{Client: answer}
+			if j.worked%2 == 0 {
+				work.Progress = strconv.AppendInt(nil, at, 10)
+			}
+			if _, pending, err := e.Working(&j.id, work); !pending {
 				answer(err)
 			}
 		})
