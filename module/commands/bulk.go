@@ -109,8 +109,7 @@ func (m *module) addJobs(c *rm.Ctx) {
 	m.carryOut(c)
 }
 
-// putAnswers answers what became of each job. A refusal is a text that begins with "-": several clients stop reading an array at
-// an error reply. An ID never begins so. Where that isn't known yet (CLIENT UNBLOCK), the job is taken back, as at the timeout.
+// putAnswers answers what became of each job. Where that isn't known yet (CLIENT UNBLOCK), the job is taken back, as at the timeout.
 func putAnswers(c *rm.Ctx, b *engine.Batch) {
 	c.Array(len(b.Answers))
 	for i := range b.Answers {
@@ -120,10 +119,14 @@ func putAnswers(c *rm.Ctx, b *engine.Batch) {
 		case engine.ErrDropped:
 			c.Null()
 		default:
-			c.Text("-" + a.Err.Error())
+			putRefusal(c, a.Err)
 		}
 	}
 }
+
+// putRefusal answers an error inside an array by a text that begins with "-": several clients stop reading an array at an error
+// reply. No ID begins so.
+func putRefusal(c *rm.Ctx, err error) { c.Text("-" + err.Error()) }
 
 // answerBatch answers a client that waited.
 func answerBatch(b *engine.Batch) {
@@ -145,12 +148,9 @@ const maxIDs = 10_000
 func parseWaitCopies(c args, ids []store.ID) (_ []store.ID, wait int64, copies int, err error) {
 	i, n := 1, c.NArgs()
 	for ; i < n; i++ {
-		id, canonical, ok := store.ParseID(c.Arg(i))
+		id, ok := readID(c.Arg(i))
 		if !ok {
 			break
-		}
-		if !canonical {
-			id = store.ID{}
 		}
 		ids = append(ids, id)
 	}

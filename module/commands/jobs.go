@@ -272,6 +272,15 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 
 func putID(c *rm.Ctx, j *store.Job) { j.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen))) }
 
+// readID reads an ID. One that no job can have becomes the zero ID.
+func readID(b []byte) (id store.ID, ok bool) {
+	id, canonical, ok := store.ParseID(b)
+	if !canonical {
+		id = store.ID{}
+	}
+	return id, ok
+}
+
 // readIDs checks all IDs, which are the first arguments, before the command changes any job. It leaves out IDs that no job
 // can have.
 func (m *module) readIDs(c *rm.Ctx, count int) bool {
@@ -354,80 +363,6 @@ func (m *module) deleteJob(c *rm.Ctx) {
 		return
 	}
 	m.each(c, m.ops.delete)
-}
-
-func (m *module) working(c *rm.Ctx) {
-	if !m.enter(c) {
-		return
-	}
-	id, canonical, ok := store.ParseID(c.Arg(1))
-	switch {
-	case !ok:
-		fail(c, errBadID)
-		return
-	case m.node.Passive():
-		fail(c, engine.ErrReplica)
-		return
-	case !canonical:
-		fail(c, engine.ErrNoJob)
-		return
-	case !m.mayUseJobs(c, rm.UseWrite, id):
-		return
-	}
-	var w *worker
-	var client any
-	if !m.node.Mesh().Alone() && c.CanBlock() {
-		w = &worker{}
-		client = w
-	}
-	retry, pending, err := m.node.Working(&id, engine.Work{Client: client})
-	if pending {
-		w.retry = retry
-		if w.client, err = c.Block(0, w.left); err == nil {
-			m.carryOut(c)
-			return
-		}
-		w.gone = true
-		err = engine.Refusal("ERR " + err.Error())
-	}
-	if err != nil {
-		fail(c, err)
-	} else {
-		c.Int(retry)
-	}
-	m.carryOut(c)
-}
-
-// worker is a client whose WORKING waits until other nodes have agreed that its
-// job keeps its lock.
-type worker struct {
-	client *rm.Client
-	retry  int64 // the answer that it will get, s
-	gone   bool
-}
-
-// left notes that the client no longer waits. Other nodes still carry out the WORKING that
-// this node sent them.
-func (w *worker) left(c *rm.Ctx, gone bool) {
-	w.gone = true
-	if !gone { // CLIENT UNBLOCK
-		fail(c, engine.ErrNotExtended)
-	}
-}
-
-// worked answers the client whose WORKING waited.
-func (m *module) worked(e *engine.Effect) {
-	w, err := e.Client.(*worker), e.Err
-	if w.gone {
-		return
-	}
-	w.client.Answer(func(c *rm.Ctx) {
-		if err != nil {
-			fail(c, err)
-			return
-		}
-		c.Int(w.retry)
-	}, nil)
 }
 
 func (m *module) showJob(c *rm.Ctx) {

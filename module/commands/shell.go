@@ -73,6 +73,7 @@ type module struct {
 	queues    []*store.Queue
 	ids       []store.ID
 	failure   engine.Failure
+	worker    worker // of a WORKING that needn't wait
 	locks     []*store.Lock
 	ops       struct {
 		ack, fastAck, delete, enqueue, dequeue func(*store.ID) bool

@@ -100,7 +100,8 @@ func (m *module) commands() []rm.Command {
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{
-			Summary: "Postpones the next delivery of a job that is being worked on.", Complexity: "O(1)", Since: since, Arity: 2, Args: idArgs(false)[:1:1]}},
+			Summary: "Postpones the next delivery of jobs that are being worked on, and notes how far they are.", Complexity: "O(N) with N job IDs", Since: since, Arity: -2,
+			Args: append(idArgs(false), rm.Arg{Name: "text", Kind: rm.ArgString, Token: "PROGRESS", Optional: true})}},
 		{Name: "show", Run: m.showJob, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Describes a job.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}}}},
 		{Name: "qlen", Run: m.queueLen, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{

@@ -36,7 +36,7 @@ func TestACLBindsIDs(t *testing.T) {
 	own := u.Do("ADDJOB", "a1", "mine", 0).Str
 	for _, command := range [][]any{
 		{"ACKJOB", own, secret}, {"FASTACK", secret}, {"DELJOB", secret}, {"NACK", secret}, {"ENQUEUE", secret}, {"DEQUEUE", secret},
-		{"CANCELJOB", secret}, {"WORKING", secret}, {"SHOW", secret}, {"RELEASEJOB", deferred}, {"RELEASEJOB", deferred, "QUEUE", "a1"},
+		{"CANCELJOB", secret}, {"WORKING", secret}, {"WORKING", own, secret, "PROGRESS", "x"}, {"SHOW", secret}, {"RELEASEJOB", deferred}, {"RELEASEJOB", deferred, "QUEUE", "a1"},
 		{"ADDJOB", "a1", "x", 0, "AFTER", secret}, {"ADDJOB", "a1", "x", 0, "BLOCKEDBY", deferred},
 	} {
 		assert.True(t, u.Do(command...).Err("NOPERM "), "%v", command)

@@ -93,7 +93,7 @@ func TestErrors(t *testing.T) {
 		{"GETJOB COUNT FROM q", "ERR COUNT must be a number greater than zero"},
 		{"GETJOB TIMEOUT x FROM q", "ERR timeout is not an integer or out of range"},
 		{"GETJOB TIMEOUT -1 FROM q", "ERR timeout is negative"},
-		{"WORKING", arity("working")}, {"WORKING a b", arity("working")}, {"WORKING nope", badID},
+		{"WORKING", arity("working")}, {"WORKING a b", badID}, {"WORKING nope", badID},
 		{"WORKING " + unknown, "NOJOB Job not known in the context of this node."},
 		{"SHOW", arity("show")}, {"SHOW x", badID}, {"SHOW " + strings.ToLower(unknown), badID},
 		{"QPEEK full x", integer}, {"QPEEK full", arity("qpeek")}, {"QLEN", arity("qlen")}, {"QSTAT", arity("qstat")},
