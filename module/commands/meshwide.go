@@ -166,7 +166,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.NullArray()
 		return
 	}
-	c.Map(19)
+	c.Map(20)
 	c.Text("name")
 	c.Bulk(name)
 	putCounts(c, count{"len", q.Len}, count{"age", q.Age}, count{"idle", q.Idle}, count{"blocked", q.Waiters})
@@ -183,7 +183,11 @@ func (m *module) queueStat(c *rm.Ctx) {
 		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
 	c.Text("pause-left")
 	c.Int(m.node.PauseLeft(name, m.node.Queue(name)))
+	c.Text("limited")
+	c.Text(limitNames[m.node.LimitOf(name)])
 }
+
+var limitNames = [...]string{engine.NotLimited: "no", engine.LimitedRate: "rate", engine.LimitedQuorum: "quorum"}
 
 // count is a field of an answer.
 type count struct {

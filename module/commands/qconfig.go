@@ -25,8 +25,9 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, DEAD, DEADTTL and ONEXPIRE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, DEAD, DEADTTL and ONEXPIRE are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
+	errRate         engine.Refusal = "ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"
 	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errManyPatterns engine.Refusal = "ERR there are 1000 patterns already, of which one with more than ten *, or with a ? somewhere between two of them, counts as ten: use wider ones, or delete some"
@@ -48,6 +49,7 @@ const (
 	setDelay
 	setMaxLen
 	setPriority
+	setRate
 	setExclude
 	policyBits = iota + 8
 )
@@ -86,6 +88,17 @@ func parseSettings(c args, i int, s *settings) error {
 			var v int64
 			err = num(setPriority, &v, -store.MaxPriority, store.MaxPriority, errPriority)
 			s.add.Priority = int(v)
+		case is(opt, "RATE"):
+			if i+2 >= n {
+				return errRate
+			}
+			count, ok := between(value, 1, engine.MaxRate)
+			seconds, ok2 := between(c.Arg(i+2), 1, engine.MaxRateSeconds)
+			if !ok || !ok2 {
+				return errRate
+			}
+			s.rate, s.set = engine.Rate{Count: count, Seconds: seconds}, s.set|setRate
+			i++
 		case is(opt, "EXCLUDE"):
 			if s.exclude = same(value, "yes"); !s.exclude && !same(value, "no") {
 				return errExclude
@@ -190,6 +203,7 @@ var options = []option{
 	{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
 	{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
 	{setPriority, "priority", func(s *settings) []string { return decimal(int64(s.add.Priority)) }},
+	{setRate, "rate", func(s *settings) []string { return append(decimal(s.rate.Count), decimal(s.rate.Seconds)...) }},
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 	{policyBit(engine.SetBackoff), "backoff", func(s *settings) []string {
 		p := &s.policy
@@ -240,6 +254,9 @@ func (m *module) configSet(c *rm.Ctx) {
 		return
 	}
 	err := parseSettings(c, 3, s)
+	if err == nil && s.set&setRate != 0 && !c.FromPeer() {
+		err = m.allObey()
+	}
 	value := s.value()
 	if err == nil && len(value) > entries.MaxValue {
 		err = errLongSettings
@@ -253,6 +270,14 @@ func (m *module) configSet(c *rm.Ctx) {
 	}
 	m.changeSettings(c, name, value)
 	c.Simple("OK")
+}
+
+// allObey refuses a setting that a node of the mesh doesn't know, where it would mean nothing if one node didn't obey it.
+func (m *module) allObey() error {
+	if id := m.node.LacksRates(); id != "" {
+		return engine.Refusal("ERR node " + id + " has a version without this: upgrade it, or JOBMESH CLUSTER FORGET it")
+	}
+	return nil
 }
 
 // changeSettings makes settings count, or deletes them (nil). In the log of an earlier release they have no stamp.
@@ -417,6 +442,7 @@ func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
 		return
 	}
 	m.settings.learn(e.Entry, m.settingsKind())
+	m.node.PoliciesChanged()
 	if listened {
 		args := c.Replicate(m.effect.qconfig, 2)
 		args.Text("RESTORE")

@@ -27,6 +27,7 @@ type settings struct {
 	exclude bool
 	add     engine.Add
 	policy  engine.Policy
+	rate    engine.Rate
 	unknown []oneSetting // that a newer release has made: they are kept, and told to others
 }
 
@@ -50,6 +51,7 @@ type queueSettings struct {
 	policies engine.Policies
 	policed  int // how many say what becomes of jobs that fail
 	counting int // how many of those say MAXDELIVERIES
+	rated    int // how many say a rate
 	kind     *rm.DataType
 	save     func(text []byte) // puts the text where C saves it from
 	loading  bool              // a data set is being loaded; the text is saved when that has ended
@@ -182,7 +184,29 @@ func (q *queueSettings) police(s *settings, by int) {
 	if s.policy.Set&engine.SetMaxDeliveries != 0 {
 		q.counting += by
 	}
-	q.policies.Any, q.policies.Counting = q.policed > 0, q.counting > 0
+	if s.set&setRate != 0 {
+		q.rated += by
+	}
+	q.policies.Any, q.policies.Counting, q.policies.Rated = q.policed > 0, q.counting > 0, q.rated > 0
+	q.newGeneration()
+}
+
+// newGeneration tells the engine that settings have changed.
+func (q *queueSettings) newGeneration() {
+	if q.policies.Generation++; q.policies.Generation == 0 {
+		q.policies.Generation = 1
+	}
+}
+
+// rateOf returns the rate that the settings of a queue say.
+func (q *queueSettings) rateOf(queue []byte) engine.Rate {
+	s := q.of(queue)
+	if s == nil || s.set&setRate == 0 {
+		return engine.Rate{}
+	}
+	rate := s.rate
+	rate.Any = s.add.Unique.Any
+	return rate
 }
 
 // policyOf returns what the settings of a queue say of jobs that fail; nil: nothing.
@@ -477,13 +501,14 @@ func withoutResidue(words list) list {
 // reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
-	q.policed, q.counting, q.dirty = 0, 0, true
-	q.policies.Any, q.policies.Counting = false, false
+	q.policed, q.counting, q.rated, q.dirty = 0, 0, 0, true
+	q.policies.Any, q.policies.Counting, q.policies.Rated = false, false, false
+	q.newGeneration()
 }
 
 // before makes the data type for what is saved beside the keys. No key has this type.
 func (q *queueSettings) before() {
-	q.policies.Of = q.policyOf
+	q.policies.Of, q.policies.RateOf, q.policies.Generation = q.policyOf, q.rateOf, 1
 	q.kind.Methods = rm.Methods(record.NoteMethods())
 	q.save = record.SetNote
 }

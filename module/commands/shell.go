@@ -665,6 +665,8 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_dropped", st.Dropped)
 	w.Int("jobs_moved", st.Moved)
 	w.Int("jobs_revived", st.Revived)
+	w.Int("rate_waited", st.RateWaited)
+	w.Int("queues_limited", int64(m.node.LimitedQueues()))
 	w.Int("jobs_dead", st.Dead)
 	for why, count := range st.DeadFor {
 		if why > 0 {

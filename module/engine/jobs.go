@@ -74,6 +74,7 @@ func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.
 // starts now. It returns where the job is then.
 func (n *Node) deliver(j *store.Job) *store.Job {
 	q := j.Queue
+	n.spend(q)
 	n.toWork(j)
 	outlasts := n.outlast(j)
 	if n.lost.Len() > 0 {

@@ -92,6 +92,9 @@ type Stats struct {
 	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
 	Moved, Revived int64
 
+	// RateWaited counts how often a queue's jobs had to wait for its rate.
+	RateWaited int64
+
 	// Sent and Received count messages of the mesh. Exported and Imported count jobs that were
 	// handed over to other nodes, and by other nodes.
 	Sent, Received, Exported, Imported int64
@@ -193,6 +196,7 @@ type Node struct {
 	dormant     []*store.Queue      // queues in other databases than 0
 	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEndsAway
 	timed       timedPauses
+	rates       rates
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far
 	followed    bool      // see Follow
@@ -280,7 +284,7 @@ func New(c Config) *Node {
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	if n.policies = c.Policies; n.policies == nil {
-		n.policies = &Policies{}
+		n.policies = &Policies{Generation: 1}
 	}
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}

@@ -46,6 +46,7 @@ type Features struct {
 	Flushes bool // flushes of the whole mesh: AskFlush
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
+	Rates    bool // rates
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

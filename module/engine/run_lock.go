@@ -32,7 +32,7 @@ const (
 	apartSlice  = 75  // queues that are served at once when there is a majority again: each may ask all nodes
 )
 
-// askedRuns counts the jobs of a queue whose run locks are being acquired. since is the monotonic time, in
+// askedRuns counts the jobs of a queue whose run locks are being acquired, and the blocks of its rate. since is the monotonic time, in
 // ms, since when none of these acquisitions has been decided.
 type askedRuns struct {
 	jobs  int
@@ -242,7 +242,7 @@ func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		w := n.firstOf(q)
-		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading {
+		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !n.mayDeliver(q) {
 			u.Clear(store.UniqueHasRun) // no client wants the job any more
 			n.giveUpRun([]byte(name), id, o.Token)
 			return
@@ -284,8 +284,8 @@ func (n *Node) freeRun(name []byte, id *store.ID, token uint64, flags uint8) {
 	n.locks.IsFreed(slices.Clone(name))
 }
 
-// Asks says whether this node awaits answers about the run of any job.
-func (n *Node) Asks() bool { return len(n.uniqueMesh.runs) > 0 }
+// Asks says whether this node awaits answers about the run of any job, or the rate of any queue.
+func (n *Node) Asks() bool { return len(n.uniqueMesh.asked) > 0 }
 
 // Asking says whether a job of one of the queues may be had when other nodes have answered. A client that
 // doesn't want to wait waits for that alone ([Node.WaitForAnswers]).

@@ -90,6 +90,7 @@ func (n *Node) Tick() int64 {
 	n.tickRepair()
 	n.tickEntries()
 	n.tickPauses()
+	n.tickRates()
 	n.tickFlushes()
 	n.tickMoves()
 	n.tickCountWalk()

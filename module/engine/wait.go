@@ -513,6 +513,9 @@ const busySteps = 1000 // jobs that one fetch moves out of the way, see next
 func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 	passing, apart := false, false
 	for from := len(n.effects); *budget > 0; from = len(n.effects) {
+		if q.Head != nil && q.Head.ETime > n.now && !n.mayDeliver(q) {
+			return nil
+		}
 		j := q.Head
 		if passing {
 			j = n.beyond(q, apart)

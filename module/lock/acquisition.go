@@ -304,7 +304,10 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 			return &Result{Kind: Conflict, Job: l.Job}, nil
 		}
 		l = n.store.Lock(w.Name)
-		n.SetFlags(l, l.Flags|flags)
+		if n.SetFlags(l, l.Flags|flags); w.Outlives { // no job tells of it
+			l.Era = n.store.Locks().Epoch
+			n.Log(l)
+		}
 		return &Result{Kind: Granted, Token: token}, nil
 	}
 	if w.Any {

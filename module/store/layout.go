@@ -154,6 +154,8 @@ type Queue struct {
 	counted         [reasons - 1]uint32        // see Count
 	here            [reasons - Deferred]uint32 // see CountHere
 	levels          *levels                    // see enterLevel; nil: no job ever had a priority
+	Unrated         uint32                     // the generation of settings (package engine) that say no rate for the queue
+	_               uint32
 }
 
 // What a queue ever had: jobs with holders or extras (AnyParts), and with a priority.

@@ -1,0 +1,361 @@
+package engine
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"slices"
+
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+	"jobmesh/module/table"
+)
+
+// Rates: of some queues at most n jobs are delivered in any s seconds, in the whole mesh.
+//
+// The allowance of s seconds is cut into blocks, at most rateBlocks of them. A node that wants to deliver claims a block: it takes a lock
+// of the kind that UNIQUE window has, for s seconds and a span. Within that span from when it asked it may deliver as many jobs as the block
+// has; what it doesn't deliver lapses. So between two deliveries of the same block by different claims at least s seconds pass, and no s
+// seconds have more deliveries than all blocks together. Nothing has to be remembered of deliveries, or told: restarts, partitions and
+// the loss of nodes are those of locks.
+//
+// The span is a sixteenth of s, and so a queue that is always full reaches 94 % of its rate. Where the votes take so long that a block
+// lapses before a job is delivered, the next span is twice as long.
+
+// Rate says how often jobs of a queue are delivered at most.
+type Rate struct {
+	Count   int64 // 1 to MaxRate; 0: there is no limit
+	Seconds int64 // 1 to MaxRateSeconds
+	Any     bool  // each side of a partition may deliver so many (QUORUM any)
+}
+
+// Limits of a rate.
+const (
+	MaxRate        = 1_000_000
+	MaxRateSeconds = 86_400
+)
+
+// Limited says why no job of a queue can be delivered now.
+type Limited uint8
+
+// The reasons.
+const (
+	NotLimited    Limited = iota
+	LimitedRate           // all that the rate allows has been delivered
+	LimitedQuorum         // the votes of more than half of the nodes can't be had
+)
+
+const (
+	rateBlocks   = 16
+	rateShare    = 16     // a span is this part of the rate's seconds at least
+	rateAgainMS  = 20     // between attempts to claim a block, if no vote says when one is free; up to twice as long
+	rateIdleMS   = 60_000 // a queue that wasn't asked for so long is forgotten, once its blocks are free
+	rateSweep    = 100    // queues that one tick looks at for that
+	rateSweepMS  = 10_000
+	rateKeyStart = "\x00rate" // of the keys of blocks, in the scope of their queue
+)
+
+// rates are the queues with a rate of which somebody wants jobs.
+type rates struct {
+	queues     map[string]*rate
+	due        table.Schedule[*rate] // those that are limited
+	limited    int                   // how many of them are limited
+	generation uint32                // of the settings that were seen last
+	sweep      int64                 // monotonic: when idle ones are looked for next
+}
+
+// rate is what this node knows of a queue's rate, and what it may deliver. Times are monotonic ms.
+type rate struct {
+	queue      string
+	set        Rate
+	generation uint32 // of the settings that say set
+	left       int64  // how many jobs this node may deliver until a time
+	until      int64
+	span       int64             // of the next claim
+	used       bool              // the last block was used
+	asking     bool              // a block is being claimed
+	answered   bool              // the claim is decided, and the queue is still to be served
+	free       [rateBlocks]int64 // no block is claimed before its time
+	limited    Limited
+	why        Limited // why no block could be had last
+	asked      int64   // when a job was wanted last
+	look       int64   // when the queue is served again
+	place      int     // in rates.due, -1 outside
+}
+
+func (r *rate) Sooner(than *rate) bool { return r.look < than.look }
+func (r *rate) Position() *int         { return &r.place }
+
+func (r *rate) blocks() int64 { return min(r.set.Count, rateBlocks) }
+
+// share is how many jobs a block has. All blocks together have the rate's count.
+func (r *rate) share(block int64) int64 {
+	n, b := r.set.Count, r.blocks()
+	if block < n%b {
+		return n/b + 1
+	}
+	return n / b
+}
+
+func (r *rate) least() int64 { return max(1, r.set.Seconds*1000/rateShare) }
+
+// mayDeliver says whether a job of a queue may be delivered now, as far as its rate goes. If not, the queue is served when it may.
+func (n *Node) mayDeliver(q *store.Queue) bool {
+	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+		return true
+	}
+	r := n.rateOf(q)
+	if r == nil {
+		return true
+	}
+	now := n.monotonic()
+	if r.asked = now; r.left > 0 && now < r.until {
+		return true
+	}
+	return n.claimBlock(q, r, now)
+}
+
+// rateOf finds what is known of a queue's rate; nil: it has none.
+func (n *Node) rateOf(q *store.Queue) *rate {
+	name := q.NameBytes()
+	r := n.rates.queues[string(name)]
+	if r != nil && r.generation == n.policies.Generation {
+		return r
+	}
+	set := n.policies.RateOf(name)
+	if r != nil && r.set == set {
+		r.generation = n.policies.Generation
+		return r
+	}
+	if r != nil {
+		n.forgetRate(r) // the blocks of another rate have other names
+	}
+	if set.Count == 0 {
+		q.Unrated = n.policies.Generation
+		return nil
+	}
+	r = &rate{queue: string(name), set: set, generation: n.policies.Generation, used: true, why: LimitedRate, place: -1}
+	r.span = r.least()
+	if n.rates.queues == nil {
+		n.rates.queues = map[string]*rate{}
+	}
+	n.rates.queues[r.queue] = r
+	return r
+}
+
+func (n *Node) forgetRate(r *rate) {
+	n.setLimited(r, NotLimited)
+	if r.place >= 0 {
+		heap.Remove(&n.rates.due, r.place)
+	}
+	delete(n.rates.queues, r.queue)
+	if r.answered {
+		n.rateAnswered(r.queue)
+	}
+}
+
+// setLimited notes why a queue is limited.
+func (n *Node) setLimited(r *rate, why Limited) {
+	switch {
+	case why != NotLimited && r.limited == NotLimited:
+		n.rates.limited++
+		n.Stats.RateWaited++
+	case why == NotLimited && r.limited != NotLimited:
+		n.rates.limited--
+	}
+	r.limited = why
+}
+
+// lookAt serves a queue at a time, monotonic ms.
+func (n *Node) lookAt(r *rate, at int64) {
+	if r.look = at; r.place >= 0 {
+		heap.Fix(&n.rates.due, r.place)
+	} else {
+		heap.Push(&n.rates.due, r)
+	}
+	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 1))
+}
+
+// rateAnswered tells clients that wait for an answer alone (NOHANG) that it is in, after the queue was served.
+func (n *Node) rateAnswered(queue string) {
+	n.askFor(queue, -1)
+	n.answered(n.waits[queue])
+}
+
+// claimBlock claims a block of a queue's rate, and says whether a job may be delivered now. If other nodes have to be asked, the queue
+// is served when they have answered.
+func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
+	if r.asking || r.answered || !n.asks && !n.mesh.Alone() {
+		return false
+	}
+	if r.used {
+		r.span = r.least()
+	} else {
+		r.span = min(2*r.span, r.set.Seconds*1000)
+	}
+	lease := r.set.Seconds*1000 + r.span
+	first := n.below(r.blocks())
+	for k := range r.blocks() {
+		block := (first + k) % r.blocks()
+		name := n.blockName(r, block)
+		if l := n.locks.Live(name); l != nil && l.Until > now {
+			r.free[block] = max(r.free[block], l.Until)
+		}
+		if r.free[block] > now {
+			continue
+		}
+		if !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(name) {
+			n.setLimited(r, LimitedQuorum)
+			n.lookAt(r, now+apartLookMS)
+			return false
+		}
+		id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false) // no job has it: each claim has a holder of its own
+		queue, span := r.queue, r.span
+		o, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: lease, Outlives: true, Any: r.set.Any}, func(o lock.Result) {
+			if n.rates.queues[queue] != r { // it was forgotten
+				n.rateAnswered(queue)
+				return
+			}
+			r.asking, r.answered = false, true
+			n.blockDecided(r, block, span, &o)
+			n.lookAt(r, n.monotonic())
+		})
+		if o == nil {
+			r.asking = true
+			n.askFor(queue, 1)
+			return false
+		}
+		if o.Began == 0 {
+			o.Began = now
+		}
+		if n.blockDecided(r, block, span, o); r.left > 0 && now < r.until {
+			return true
+		}
+	}
+	look := now + r.set.Seconds*1000
+	for _, free := range r.free[:r.blocks()] {
+		look = min(look, free)
+	}
+	n.setLimited(r, r.why)
+	n.lookAt(r, max(look, now+1))
+	return false
+}
+
+// blockDecided follows when the claim of a block is decided.
+func (n *Node) blockDecided(r *rate, block, span int64, o *lock.Result) {
+	now := n.monotonic()
+	switch r.why = LimitedRate; o.Kind {
+	case lock.Granted:
+		r.left, r.until, r.used = r.share(block), o.Began+span, false
+		r.free[block] = o.Began + r.set.Seconds*1000 + span
+		n.setLimited(r, NotLimited)
+	case lock.Conflict:
+		r.free[block] = now + rateAgainMS + n.below(rateAgainMS)
+		if l := n.locks.Live(n.blockName(r, block)); l != nil && l.Until > now {
+			r.free[block] = l.Until
+		}
+	default:
+		r.why = LimitedQuorum
+		r.free[block] = now + rateAgainMS + n.below(rateAgainMS)
+	}
+}
+
+// blockName is the name of a block's lock. It is scratch memory.
+func (n *Node) blockName(r *rate, block int64) []byte {
+	key := append(make([]byte, 0, 32), rateKeyStart...)
+	key = binary.AppendUvarint(key, uint64(r.set.Count))
+	key = binary.AppendUvarint(key, uint64(r.set.Seconds))
+	key = append(key, byte(block))
+	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, []byte(r.queue), key)
+	return n.scratch.lock
+}
+
+// spend counts a delivery of a queue's job.
+func (n *Node) spend(q *store.Queue) {
+	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+		return
+	}
+	if r := n.rates.queues[string(q.NameBytes())]; r != nil {
+		r.left, r.used = r.left-1, true
+	}
+}
+
+// tickRates serves the queues that have waited long enough, and forgets those of which nobody wants jobs any more. If the settings have
+// changed it serves all queues that were limited.
+func (n *Node) tickRates() {
+	now := n.monotonic()
+	if n.rates.generation != n.policies.Generation {
+		n.rates.generation = n.policies.Generation
+		for _, r := range n.rates.due {
+			r.look = now // the order of the heap stays right
+		}
+	}
+	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
+		r := heap.Pop(&n.rates.due).(*rate)
+		n.setLimited(r, NotLimited)
+		from, answered := len(n.effects), r.answered
+		r.answered = false
+		if q := n.store.Queue([]byte(r.queue)); q != nil {
+			n.serve(q)
+		}
+		if answered {
+			n.rateAnswered(r.queue)
+		}
+		budget -= n.cost(from)
+	}
+	if len(n.rates.due) > 0 {
+		n.wake = min(n.wake, n.now+max(n.rates.due[0].look-now, 1))
+	}
+	if len(n.rates.queues) == 0 || now < n.rates.sweep {
+		return
+	}
+	n.rates.sweep = now + rateSweepMS
+	looked := 0
+	for _, r := range n.rates.queues {
+		if looked++; looked > rateSweep {
+			n.rates.sweep = now + 1
+			break
+		}
+		if !r.asking && (now-r.asked > max(rateIdleMS, 2*r.set.Seconds*1000) || r.generation != n.policies.Generation && r.limited == NotLimited) {
+			n.forgetRate(r)
+		}
+	}
+}
+
+// LacksRates returns the ID of a node that is known to deliver jobs without regard to rates, as a former release does; "": there is none.
+func (n *Node) LacksRates() string {
+	for _, p := range n.mesh.All() {
+		if f, told := n.mesh.features[p.ID]; told && !f.Rates {
+			return p.ID.String()
+		}
+	}
+	return ""
+}
+
+// PoliciesChanged tells the node that the settings have changed: queues that were limited by the former ones are served.
+func (n *Node) PoliciesChanged() {
+	if len(n.rates.due) > 0 {
+		n.hurryTick()
+	}
+}
+
+// LimitOf says why no job of a queue can be delivered now. A queue of which nobody has wanted a job isn't limited.
+func (n *Node) LimitOf(queue []byte) Limited {
+	r, now := n.rates.queues[string(queue)], n.monotonic()
+	switch {
+	case r == nil || r.generation != n.policies.Generation || r.left > 0 && now < r.until:
+		return NotLimited
+	case !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(n.blockName(r, 0)):
+		return LimitedQuorum
+	case r.why == LimitedQuorum:
+		return LimitedQuorum
+	case r.limited != NotLimited:
+		return r.limited
+	}
+	if slices.ContainsFunc(r.free[:r.blocks()], func(free int64) bool { return free <= now }) {
+		return NotLimited
+	}
+	return LimitedRate
+}
+
+// LimitedQueues counts the queues of which no job can be delivered now, though somebody wants one.
+func (n *Node) LimitedQueues() int { return n.rates.limited }

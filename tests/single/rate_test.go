@@ -1,0 +1,171 @@
+package single
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// within checks that no span of time has more than n of the times. They are when a client had a job, so a delivery was at most slack before.
+func within(t *testing.T, times []time.Time, n int, span, slack time.Duration) {
+	t.Helper()
+	for i := n; i < len(times); i++ {
+		if apart := times[i].Sub(times[i-n]); apart < span-slack {
+			t.Fatalf("%d deliveries in %v, the last of them number %d", n+1, apart, i)
+		}
+	}
+}
+
+// R1: RATE 10 1 with eager workers: never more than ten in any second, and a hundred in eleven.
+func TestLifeR1(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	require.Equal(t, "OK", c.Do("QCONFIG", "SET", "q", "RATE", 10, 1).Str)
+	assert.Equal(t, "10 1", c.Do("QCONFIG", "GET", "q").Field("rate").Str)
+	for range 100 {
+		add(t, c, "q", "b", 0)
+	}
+	got := make(chan time.Time, 100)
+	began := time.Now()
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for range 4 {
+		workers.Go(func() {
+			c := s.Dial()
+			for {
+				v := c.Do("GETJOB", "TIMEOUT", 3000, "FROM", "q")
+				if v.NullArray() {
+					return
+				}
+				got <- time.Now()
+				c.Do("ACKJOB", v.Elems[0].Elems[1].Str)
+			}
+		})
+	}
+	var times []time.Time
+	for range 100 {
+		select {
+		case at := <-got:
+			times = append(times, at)
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "no further job", "after %d", len(times))
+		}
+	}
+	within(t, times, 10, time.Second, 50*time.Millisecond)
+	assert.Less(t, time.Since(began), 12*time.Second)
+	assert.GreaterOrEqual(t, time.Since(began), 9*time.Second)
+}
+
+// A queue that is limited is empty for GETJOB; the next one in the list serves. QSTAT and INFO say so.
+func TestALimitedQueueIsEmpty(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	require.Equal(t, "OK", c.Do("QCONFIG", "SET", "r*", "RATE", 2, 3600).Str)
+	for i := range 4 {
+		add(t, c, "r1", fmt.Sprint("r", i), 0)
+	}
+	other := add(t, c, "other", "b", 0)
+	assert.Equal(t, "no", c.Do("QSTAT", "r1").Field("limited").Str)
+	v := c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "r1", "other")
+	require.Len(t, v.Elems, 3)
+	require.Equal(t, other, v.Elems[1].Elems[1].Str)
+	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "r1").NullArray())
+	assert.Equal(t, "rate", c.Do("QSTAT", "r1").Field("limited").Str)
+	assert.EqualValues(t, 2, c.Do("QLEN", "r1").Int())
+	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_queues_limited"))
+	assert.NotEqual(t, "0", s.Info("jobmesh", "jobmesh_rate_waited"))
+
+	// A client that waits is served as soon as the rate lets it: here by another setting.
+	w := s.Dial()
+	w.Send("GETJOB", "TIMEOUT", 20_000, "FROM", "r1")
+	harness.Await(t, 10*time.Second, "the client to wait", func() bool { return c.Do("QSTAT", "r1").Field("blocked").Int() == 1 })
+	require.Equal(t, "OK", c.Do("QCONFIG", "SET", "r*", "RATE", 3, 3600).Str)
+	require.Equal(t, "r2", w.Receive().Elems[0].Elems[2].Str)
+	require.Equal(t, int64(1), c.Do("QCONFIG", "DEL", "r*").Int())
+	assert.Equal(t, "no", c.Do("QSTAT", "r1").Field("limited").Str)
+	require.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "r1").Elems, 1)
+	assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_queues_limited"))
+
+	for _, bad := range [][]any{{"RATE", 1}, {"RATE", 0, 1}, {"RATE", 1, 0}, {"RATE", 1_000_001, 1}, {"RATE", 1, 86_401}, {"RATE", "x", 1}, {"RATE", -1, 1}, {"RATE", 1, 1.5}} {
+		v := c.Do(append([]any{"QCONFIG", "SET", "q"}, bad...)...)
+		require.True(t, v.Err("ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"), "%v: %v", bad, v)
+	}
+	assert.Empty(t, c.Do("QCONFIG", "GET", "q").Elems)
+}
+
+// R3: an allowance that was used stays used over a restart.
+func TestLifeR3(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"aof", "aof kill", "rdb", "reload"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, saving(mode))
+			c := s.Dial()
+			c.Do("QCONFIG", "SET", "q", "RATE", 1, 5)
+			first, second := add(t, c, "q", "1", 0), add(t, c, "q", "2", 0)
+			began := time.Now()
+			require.Equal(t, first, get(t, c, "q"))
+			if mode == "aof kill" {
+				s.AwaitLogged()
+			}
+			comeBack(t, s, mode)
+			c = s.Dial()
+			require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+			if next := waitFor(t, c, "q"); mode == "aof kill" {
+				require.Equal(t, first, next, "its delivery isn't in the log")
+			} else {
+				require.Equal(t, second, next)
+			}
+			assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
+			assert.Less(t, time.Since(began), 8*time.Second)
+		})
+	}
+}
+
+// R6: a queue that is paused in output claims nothing, and neither does an empty one.
+func TestLifeR6(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	c.Do("QCONFIG", "SET", "*", "RATE", 10, 100)
+	add(t, c, "q", "b", 0)
+	c.Do("PAUSE", "q", "out")
+	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q", "none").NullArray())
+	blocks := func() int { return strings.Count(c.Do("LOCK.SCAN", 0, "TYPE", "waiting", "COUNT", 100).String(), "rate") }
+	assert.Zero(t, blocks())
+	c.Do("PAUSE", "q", "none")
+	get(t, c, "q")
+	assert.Equal(t, 1, blocks())
+}
+
+// Redeliveries count, and deliveries in MULTI and scripts.
+func TestRateCountsEachDelivery(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	c.Do("QCONFIG", "SET", "q", "RATE", 20, 3600)
+	id := add(t, c, "q", "b", 0)
+	for i := range 20 {
+		switch i % 3 {
+		case 0:
+			require.Equal(t, id, get(t, c, "q"))
+		case 1:
+			v := c.Do("EVAL", "return redis.call('GETJOB', 'NOHANG', 'FROM', 'q')", 0)
+			require.Len(t, v.Elems, 1, "%v", v)
+		default:
+			c.Do("MULTI")
+			c.Do("GETJOB", "FROM", "q")
+			require.Len(t, c.Do("EXEC").Elems[0].Elems, 1)
+		}
+		require.Equal(t, int64(1), c.Do("NACK", id).Int())
+	}
+	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+}
