@@ -159,7 +159,7 @@ func (m *module) getJob(c *rm.Ctx) {
 			m.employ(g.worker)
 		}
 		for _, j := range m.jobs {
-			m.putJob(c, j, g.counters, g.token, false)
+			m.putJob(c, j, g.shape, false)
 		}
 		m.carryOut(c)
 		return
@@ -180,9 +180,8 @@ func (m *module) getJob(c *rm.Ctx) {
 
 // blocked is a client that waits in GETJOB.
 type blocked struct {
-	client   *rm.Client
-	counters bool
-	token    bool
+	client *rm.Client
+	shape
 }
 
 func (m *module) wait(c *rm.Ctx, g *get) {
@@ -209,7 +208,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		c.NullArray()
 		return
 	}
-	b := &blocked{counters: g.counters, token: g.token}
+	b := &blocked{shape: g.shape}
 	wait, timeout := m.node.Wait, g.timeout
 	if g.nohang {
 		// Answers may be awaited for one job after the other, so this wait has an end of
@@ -237,17 +236,32 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 	}
 }
 
-// putJob answers one job as GETJOB does. byCopy copies the job's bytes into the reply: for
-// answers that are given after the call.
-func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
+// shape says what GETJOB answers of each job beside its queue, ID and body.
+type shape struct {
+	counters bool // WITHCOUNTERS
+	token    bool // WITHTOKEN
+	info     bool // WITHINFO
+}
+
+// elements is how many elements the answer for one job has.
+func (s shape) elements() int {
 	n := 3
-	if counters {
+	if s.counters {
 		n += 4
 	}
-	if token {
+	if s.token {
 		n += 2
 	}
-	c.Array(n)
+	if s.info {
+		n++
+	}
+	return n
+}
+
+// putJob answers one job as GETJOB does. byCopy copies the job's bytes into the reply: for
+// answers that are given after the call.
+func (m *module) putJob(c *rm.Ctx, j *store.Job, s shape, byCopy bool) {
+	c.Array(s.elements())
 	name, body := j.Queue.NameBytes(), j.Body()
 	if byCopy {
 		copy(c.BulkBuffer(len(name)), name)
@@ -258,15 +272,37 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, counters, token, byCopy bool) {
 		putID(c, j)
 		c.Bulk(body)
 	}
-	if counters {
+	if s.counters {
 		c.Text("nacks")
 		c.Int(int64(j.Nacks))
 		c.Text("additional-deliveries")
 		c.Int(int64(j.Deliveries))
 	}
-	if token {
+	if s.token {
 		c.Text("token")
 		c.Int(lock.ShownToken(m.node.Token(j)))
+	}
+	if s.info {
+		putInfo(c, j)
+	}
+}
+
+// putInfo answers what WITHINFO adds for a job that was just delivered.
+func putInfo(c *rm.Ctx, j *store.Job) {
+	fields := [...]struct {
+		name  string
+		value int64
+	}{
+		{"retry", int64(j.Retry)},
+		{"priority", int64(j.Priority())},
+		{"created", int64(j.CTime / 1_000_000)},
+		{"deliveries", int64(j.Deliveries)},
+		{"nacks", int64(j.Nacks)},
+	}
+	c.Map(len(fields))
+	for _, f := range fields {
+		c.Text(f.name)
+		c.Int(f.value)
 	}
 }
 
@@ -446,7 +482,7 @@ func (m *module) queuePeek(c *rm.Ctx) {
 		j = q.Tail
 	}
 	for ; n > 0; n-- {
-		m.putJob(c, j, false, false, false)
+		m.putJob(c, j, shape{}, false)
 		if newest {
 			j = j.Prev
 		} else {

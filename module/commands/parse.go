@@ -282,11 +282,12 @@ func defaultTTL(a *engine.Add) int64 {
 
 // get is a parsed GETJOB; the queues' names are the arguments from first on.
 type get struct {
-	nohang, counters, token bool
-	timeout                 int64 // ms; 0: without limit
-	count                   int
-	first                   int
-	worker                  []byte // the name the client gives itself; nil: none
+	shape
+	nohang  bool
+	timeout int64 // ms; 0: without limit
+	count   int
+	first   int
+	worker  []byte // the name the client gives itself; nil: none
 }
 
 func parseGet(c args) (g get, err error) {
@@ -307,6 +308,8 @@ func parseGet(c args) (g get, err error) {
 			g.counters = true
 		case is(opt, "WITHTOKEN"):
 			g.token = true
+		case is(opt, "WITHINFO"):
+			g.info = true
 		case is(opt, "TIMEOUT") && more:
 			i++
 			if g.timeout, err = timeout(c.Arg(i)); err != nil {

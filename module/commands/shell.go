@@ -528,7 +528,7 @@ func (m *module) serve(effects []engine.Effect) {
 	b.client.Answer(func(c *rm.Ctx) {
 		c.Array(jobs)
 		for i := range effects {
-			m.putJob(c, effects[i].Job, b.counters, b.token, true)
+			m.putJob(c, effects[i].Job, b.shape, true)
 		}
 	}, func(*rm.Ctx) {
 		m.later(0, func(*rm.Ctx) {
