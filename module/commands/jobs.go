@@ -152,7 +152,7 @@ func (m *module) getJob(c *rm.Ctx) {
 		}
 		m.queues = append(m.queues, q)
 	}
-	m.jobs = m.node.Fetch(m.queues, g.count, !m.node.Mesh().Alone() && c.CanBlock(), m.jobs[:0])
+	m.jobs = m.node.FetchFor(m.queues, g.count, !m.node.Mesh().Alone() && c.CanBlock(), g.lease, m.jobs[:0])
 	if len(m.jobs) > 0 {
 		c.Array(len(m.jobs))
 		if g.worker != nil {
@@ -223,7 +223,7 @@ func (m *module) wait(c *rm.Ctx, g *get) {
 		fail(c, err)
 		return
 	}
-	w.Worker, w.Count = bytes.Clone(g.worker), g.count
+	w.Worker, w.Count, w.Lease = bytes.Clone(g.worker), g.count, g.lease
 	b.client, err = c.Block(timeout, func(c *rm.Ctx, gone bool) {
 		m.node.Cancel(w)
 		if !gone {
@@ -293,7 +293,7 @@ func putInfo(c *rm.Ctx, j *store.Job) {
 		name  string
 		value int64
 	}{
-		{"retry", int64(j.Retry)},
+		{"retry", engine.TermOf(j)},
 		{"priority", int64(j.Priority())},
 		{"created", int64(j.CTime / 1_000_000)},
 		{"deliveries", int64(j.Deliveries)},

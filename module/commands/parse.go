@@ -25,6 +25,7 @@ const (
 	errAtMostOnce   engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
 	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
 	errCount        engine.Refusal = "ERR COUNT must be a number greater than zero"
+	errLease        engine.Refusal = "ERR LEASE must be a number of seconds > 0, at most 2147483647"
 	errWorker       engine.Refusal = "ERR WORKER must be a name of 1 to 255 bytes"
 	errWorkerFrom   engine.Refusal = "ERR WORKER can't be FROM: the server takes the first FROM for the beginning of the queues (COMMAND GETKEYS, ACL). Take another name"
 	errCursor       engine.Refusal = "ERR invalid cursor or option name"
@@ -286,6 +287,7 @@ type get struct {
 	nohang  bool
 	timeout int64 // ms; 0: without limit
 	count   int
+	lease   int64 // seconds; 0: the jobs' retry times
 	first   int
 	worker  []byte // the name the client gives itself; nil: none
 }
@@ -322,6 +324,12 @@ func parseGet(c args) (g get, err error) {
 				return g, errCount
 			}
 			g.count = int(v)
+		case is(opt, "LEASE") && more:
+			i++
+			var ok bool
+			if g.lease, ok = between(c.Arg(i), 1, engine.MaxSeconds); !ok {
+				return g, errLease
+			}
 		case is(opt, "WORKER") && more:
 			i++
 			if g.worker = c.Arg(i); len(g.worker) == 0 || len(g.worker) > engine.MaxWorker {

@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
 		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
 		"PAUSE q in out none state bcast", "PAUSE q in FOR 2147483647 BCAST", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
-		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q",
+		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q", "GETJOB LEASE 2147483647 NOHANG FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "MOVEJOB x y TO q PRIORITY 100", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
 		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
@@ -96,7 +96,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if g, err := parseGet(w); err == nil {
 			require.True(t, g.first >= 2 && g.first < len(w))
-			require.True(t, g.count >= 1 && g.timeout >= 0)
+			require.True(t, g.count >= 1 && g.timeout >= 0 && g.lease >= 0 && g.lease <= engine.MaxSeconds)
 			require.True(t, g.worker == nil || len(g.worker) > 0 && len(g.worker) <= engine.MaxWorker)
 		}
 		var f engine.Failure

@@ -64,7 +64,7 @@ func (m *module) commands() []rm.Command {
 		{Name: "getjob", Run: m.getJob, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Takes jobs from queues, waiting for one where there is none.", Complexity: "O(N) with N jobs taken and queues named", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Last: -1, Step: 1}}, Tips: "nondeterministic_output",
-			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"), word("WITHTOKEN"), word("WITHINFO"),
+			Args: []rm.Arg{word("NOHANG"), number("TIMEOUT", "milliseconds"), number("COUNT", "count"), word("WITHCOUNTERS"), word("WITHTOKEN"), word("WITHINFO"), number("LEASE", "seconds"),
 				{Name: "worker", Kind: rm.ArgString, Token: "WORKER", Optional: true},
 				{Name: "queue", Kind: rm.ArgKey, Token: "FROM", Multiple: true}},
 		}},

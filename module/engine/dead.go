@@ -120,6 +120,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 		return
 	}
 	n.clearWorker(j)
+	n.endLease(j)
 	n.leaveTo(j)
 	n.store.Hold(j)
 	clearDelivered(j)

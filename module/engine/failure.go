@@ -155,6 +155,7 @@ func (n *Node) rest(j *store.Job, span int64) {
 	n.countNack(j)
 	n.leaveTo(j)
 	n.clearWorker(j)
+	n.endLease(j)
 	clearDelivered(j)
 	n.restAgain(j, span)
 	n.retake(j, false)
@@ -209,16 +210,18 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 	}
 	n.delegateRun(j) // a client that has the job here may not know
 	n.idling.held.Remove(j.ID)
+	n.endLease(j)
 	n.demote(j, span)
 }
 
-// tellings are the extras that tell of a job's failures and its progress, and the priority that a move may have changed.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress}
+// tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, and of how long a
+// delivery lasts.
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
 	return j.Parts != 0 && slices.ContainsFunc(tellings[:], func(tag store.Tag) bool {
-		return j.Extra(tag) != nil && (tag != store.TagPriority || moves(j) > 0)
+		return j.Extra(tag) != nil && (tag != store.TagPriority || moves(j) > 0) && (tag != store.TagLease || leaseOf(j) > 0)
 	})
 }
 
@@ -236,12 +239,12 @@ func (n *Node) whereaboutsOf(j *store.Job) *wire.Message {
 	return m
 }
 
-// onWhereabouts learns how a job failed, and how far it is, and follows it to the queue where it is.
+// onWhereabouts learns how a job failed, how far it is, and how long a client has it, and follows it to the queue where it is.
 func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 	if n.dummy(j) || j.State == store.StateAcked {
 		return
 	}
-	j = n.learnWords(j, m.Job.Extras)
+	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
 	n.onMovedTo(p, j, m)
 }
 

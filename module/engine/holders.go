@@ -50,9 +50,31 @@ func (n *Node) tellAllOf(j *store.Job, m *wire.Message) {
 	}
 }
 
-// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved, how it failed, or how far it is.
+// saysWhere says whether the receivers of a message must first hear in which queue its job is, for it has moved, how it failed, how far it
+// is, or how long its delivery lasts.
 func saysWhere(j *store.Job, m *wire.Message) bool {
-	return j.Parts != 0 && (m.Kind == wire.WillQueue || m.Kind == wire.Queued || m.Kind == wire.PutOff) && (moves(j) > 0 || tells(j))
+	switch m.Kind {
+	case wire.WillQueue, wire.Queued, wire.PutOff:
+		return j.Parts != 0 && (moves(j) > 0 || tells(j))
+	case wire.Working:
+		return leaseOf(j) > 0
+	}
+	return false
+}
+
+// tellTerm tells the other holders what they hear before most messages about a job, and nothing else: with it, how long a delivery lasts.
+func (n *Node) tellTerm(j *store.Job) {
+	where := n.whereabouts(j)
+	if n.mayHaveHeir(j) {
+		for _, p := range n.mesh.All() {
+			where.to(p)
+		}
+		return
+	}
+	for i := range j.Holders() {
+		node, _ := j.Holder(i)
+		where.to(n.mesh.ByName(wire.Node(node)))
+	}
 }
 
 // tellBut sends a message to a job's other holders, except one.

@@ -14,6 +14,7 @@ import (
 func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.clearWorker(j)
+	n.endLease(j)
 	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
 	n.wakeAt(j, n.retryAt(j))
@@ -70,11 +71,14 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 // saturated returns v plus more, or the greatest uint16 if that is less.
 func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.MaxUint16)) }
 
-// deliver takes a queued job out to be handed to a client. The retry time
-// starts now. It returns where the job is then.
-func (n *Node) deliver(j *store.Job) *store.Job {
+// deliver takes a queued job out to be handed to a client. The retry time, or the client's lease
+// (in seconds, 0: none), starts now. It returns where the job is then.
+func (n *Node) deliver(j *store.Job, lease int64) *store.Job {
 	q := j.Queue
 	n.spend(q)
+	if lease > 0 {
+		j = n.lease(j, lease)
+	}
 	n.toWork(j)
 	outlasts := n.outlast(j)
 	if n.lost.Len() > 0 {
@@ -89,9 +93,12 @@ func (n *Node) deliver(j *store.Job) *store.Job {
 	// An at-least-once job may come again after a crash, so its delivery isn't logged. An
 	// at-most-once job must never, so its delivery is logged before the client hears of it.
 	// A delivery that changes the locks of a unique job is logged, too: locks are state.
-	// So is one that makes the job live longer.
-	if j.Retry == 0 || outlasts || logsDelivery(j) {
+	// So is one that makes the job live longer, or that has a lease: the job's next time can't be told without it.
+	if j.Retry == 0 || outlasts || lease > 0 || logsDelivery(j) {
 		n.log(LogState, j)
+	}
+	if lease > 0 && j.Retry > 0 && !outlasts {
+		n.tellTerm(j) // outlast has told it
 	}
 	if n.limit(j) > 0 {
 		return n.countTry(j, 1, 0)
@@ -103,11 +110,16 @@ func (n *Node) deliver(j *store.Job) *store.Job {
 // as in Disque, and appends them to out. Nil queues are passed over. If the client
 // can wait, other nodes are asked about jobs to which they have to consent.
 func (n *Node) Fetch(queues []*store.Queue, count int, canWait bool, out []*store.Job) []*store.Job {
+	return n.FetchFor(queues, count, canWait, 0, out)
+}
+
+// FetchFor is Fetch for a client that wants to have its jobs for lease seconds; 0: for their retry times.
+func (n *Node) FetchFor(queues []*store.Queue, count int, canWait bool, lease int64, out []*store.Job) []*store.Job {
 	if n.passive {
 		return out
 	}
-	n.asks = canWait
-	defer func() { n.asks = true }()
+	n.asks, n.term = canWait, lease
+	defer func() { n.asks, n.term = true, 0 }()
 	if count != 1 {
 		return n.fetchSome(queues, count, out)
 	}
@@ -125,10 +137,10 @@ func (n *Node) fetch(q *store.Queue) *store.Job {
 	if q == nil || q.Head == nil || q.Pause&PauseOut != 0 {
 		return nil
 	}
-	budget := busySteps
+	budget, lease := busySteps, n.term
 	j := n.next(q, &budget)
 	if j != nil {
-		j = n.deliver(j)
+		j = n.deliver(j, lease)
 	}
 	return j
 }
@@ -198,8 +210,12 @@ func (n *Node) Undeliver(d Delivery) {
 		j = n.countTry(j, -1, 0)
 	}
 	n.retake(j, false)
+	told := leaseOf(j) > 0
 	n.push(j)
 	n.log(LogState, j)
+	if told {
+		n.tell(j, n.queued(j, 0)) // the others leave their copies alone for the lease
+	}
 	n.serve(j.Queue)
 }
 
@@ -342,7 +358,7 @@ func (n *Node) dequeue(j *store.Job) {
 	n.log(LogState, j)
 }
 
-// Working postpones the next delivery of a job by its retry time, which it
+// Working postpones the next delivery of a job by its retry time, or by the lease of its delivery, which it
 // returns in seconds, and extends its life and its lock. A job that is still to be queued for
 // the first time is left as it is, because no client has it. If other nodes have to agree to
 // the extension, and a client can wait, pending is true, and a Worked effect for it will
@@ -371,7 +387,7 @@ func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error)
 		return 0, false, ErrTooLate
 	}
 	if n.nobodyHas(j) || rests(j) {
-		return int64(j.Retry), false, nil
+		return TermOf(j), false, nil
 	}
 	if j.Retry > 0 || j.State == store.StateActive {
 		if handedOver(j) {
@@ -379,7 +395,7 @@ func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error)
 		}
 		pending, err = n.extend(j, w)
 		if err == errContested {
-			return int64(j.Retry), true, nil // [Node.claimAnew] goes on with it
+			return TermOf(j), true, nil // [Node.claimAnew] goes on with it
 		}
 		if _, only := err.(notExtended); err != nil && !only {
 			return 0, false, err
@@ -388,11 +404,12 @@ func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error)
 			n.log(LogState, j) // the job may have its lock back; with RETRY above 0 it is logged with its new QTime
 		}
 	}
+	retry = TermOf(j)
 	n.workGoesOn(j)
-	return int64(j.Retry), pending, err
+	return retry, pending, err
 }
 
-// workGoesOn postpones the next delivery of a job that a client has by its retry time.
+// workGoesOn postpones the next delivery of a job that a client has by its retry time, or the lease of its delivery.
 func (n *Node) workGoesOn(j *store.Job) {
 	wasQueued := j.State == store.StateQueued
 	if wasQueued {
@@ -435,11 +452,11 @@ func (n *Node) workGoesOn(j *store.Job) {
 // Without that rule a job lives on as long as its worker says WORKING in time ([Node.Working]).
 func (n *Node) SetExpiresInHands(yes bool) { n.expiresInHands = yes }
 
-// prolong makes a job that a client works on live for two retry times from now: one for the
+// prolong makes a job that a client works on live for two terms of its delivery from now: one for the
 // work, and one in which the job can be given to another client.
 func (n *Node) prolong(j *store.Job) {
 	if !n.expiresInHands {
-		j.ETime = max(j.ETime, n.now+2*int64(j.Retry)*1000)
+		j.ETime = max(j.ETime, n.now+2*TermOf(j)*1000)
 	}
 }
 
@@ -491,7 +508,7 @@ func (n *Node) endOutlast(j *store.Job) {
 // outlastsElsewhere makes a copy live until the job is due at the node that has just given it to a client, and not longer: if the
 // job's life ends then, this node must not queue the copy.
 func (n *Node) outlastsElsewhere(j *store.Job) {
-	if until := n.now + int64(j.Retry)*1000 - jitterMS/2; j.ETime < until && !n.expiresInHands {
+	if until := n.now + TermOf(j)*1000 - jitterMS/2; j.ETime < until && !n.expiresInHands {
 		n.liveUntil(j, until)
 		n.arm(j)
 		n.log(LogState, j)

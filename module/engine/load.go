@@ -251,9 +251,9 @@ func hasRun(j *store.Job) bool {
 // withinTerms bounds the times of a job that was loaded. Otherwise a clock that was set back
 // before would prolong the job's life, its delay, and the time for which a client has it.
 func (n *Node) withinTerms(j *store.Job) {
-	const minute = 60_000                                    // the precision of an ID's time to live
-	delay, retry := int64(j.Delay)*1000, int64(j.Retry)*1000 // a copy waits for both
-	if !isDead(j) {                                          // a dead letter lives longer than its own time to live
+	const minute = 60_000                               // the precision of an ID's time to live
+	delay, retry := int64(j.Delay)*1000, TermOf(j)*1000 // a copy waits for both
+	if !isDead(j) {                                     // a dead letter lives longer than its own time to live
 		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	}
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {

@@ -120,6 +120,7 @@ func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte
 		}
 		return j
 	}
+	n.endLease(j)
 	j = n.learnRank(n.learnWords(j, extras), extras)
 	if left > 0 {
 		j.ETime = n.now + min(left, MaxSeconds*1000)
@@ -207,6 +208,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 		n.keyIsAsked(j, extras)
 	}
 	if count&deadLetter != 0 {
+		n.endLease(j)
 		j = n.onQueuedElsewhere(j) // a dead letter waits for nothing
 		if err == nil {
 			j = n.learnDeath(j, extras, left)

@@ -243,6 +243,7 @@ type Node struct {
 	choosing       bool     // a job for a client is being chosen
 	hearing        bool     // see Hear
 	asks           bool     // the client being served can wait for other nodes
+	term           int64    // how long the client being served wants to have its job, seconds; 0: for the job's retry time
 	expiresInHands bool     // SetExpiresInHands
 	notUnique      bool     // jobmesh.unique is off
 	evict          uint64   // cursor of the pass over evictable jobs
@@ -626,7 +627,7 @@ func retryTime(n *Node, j *store.Job) int64 {
 	if j.Retry == 0 {
 		return 0
 	}
-	return n.now + int64(j.Retry)*1000
+	return n.now + TermOf(j)*1000
 }
 
 // hurryTick makes the next tick come at once.
@@ -641,7 +642,7 @@ func (n *Node) NextRequeue(j *store.Job) int64 {
 		return 0 // QTime is when the job was delivered
 	}
 	if (j.State == store.StateQueued || j.Overdue()) && j.Retry > 0 && at <= n.now {
-		step := int64(j.Retry) * 1000
+		step := TermOf(j) * 1000
 		at += (n.now - at + step) / step * step
 	}
 	return at

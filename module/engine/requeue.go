@@ -264,6 +264,7 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	case s == pending: // ignore: this node queues the job when it is promised (added_put_off_elsewhere)
 	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
 	default:
+		n.endLease(j)
 		n.leaveJob(j, span) // give way (unique_putoff)
 	}
 }
@@ -467,6 +468,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 		n.idling.held.Remove(j.ID) // a client that said WORKING here may have given the job back (working_crosses_nack)
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
+	}
+	if word&wire.InHands == 0 {
+		n.endLease(j)
 	}
 	n.demote(j, 0)
 }

@@ -13,7 +13,7 @@ import (
 // more than half of the nodes have to vote for it: until the answers are in, the job waits in its per-key queue,
 // and the clients that could get it wait too; GETJOB … NOHANG waits for nothing else.
 //
-// In a mesh a run lock has a lease: RUNTTL, or the job's retry time if RUNTTL isn't given. So a client that is
+// In a mesh a run lock has a lease: RUNTTL, or how long the delivery lasts if RUNTTL isn't given. So a client that is
 // gone loses job and lock together.
 
 // claimed says how to go on with a job that could be delivered.
@@ -100,14 +100,17 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	// An acquisition that is decided at once is followed below, not in its callback: the callback serves
 	// clients, and clients are being served already. A client counts its time from when it gets the job, so
 	// the lease is longer by the time that the asking may take.
-	freed, began := n.store.Freed(), n.monotonic()
+	freed, began, lease := n.store.Freed(), n.monotonic(), n.runLease(j, u)
+	if n.term > 0 && j.Retry > 0 {
+		lease = n.runLeaseFor(j, u, n.term)
+	}
 	now, _ := n.locks.AcquireFor(lock.ForJob{
-		Name: name, Job: id, Lease: n.runLease(j, u) + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
+		Name: name, Job: id, Lease: lease + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
 	}, func(o lock.Result) {
 		delete(n.uniqueMesh.runs, key)
 		n.askFor(queue, -1)
 		o.Began = cmp.Or(o.Began, began)
-		n.runDecided(key, &id, o)
+		n.runDecided(key, &id, lease, o)
 		n.store.WakeKeyQueues([]byte(key)) // other jobs may wait in per-key queues for the outcome
 		if q := n.store.Queue([]byte(queue)); q != nil && o.Kind != lock.Aborted {
 			n.serve(q)
@@ -211,24 +214,27 @@ func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
 	u.SetRun(token)
 }
 
-// runLease returns the lease of a job's run lock, in ms: RUNTTL or the retry time, whichever is shorter, or
+// runLease returns the lease of a job's run lock, in ms: RUNTTL or the term of the delivery, whichever is shorter, or
 // without either the time until the job's expiry. So the lock lasts at most as long as the job stays with the
 // client that gets it.
-func (n *Node) runLease(j *store.Job, u store.Unique) int64 {
-	switch retry := int64(j.Retry) * 1000; {
-	case u.RunTTL() > 0 && retry > 0:
-		return min(u.RunTTL(), retry)
+func (n *Node) runLease(j *store.Job, u store.Unique) int64 { return n.runLeaseFor(j, u, TermOf(j)) }
+
+// runLeaseFor is runLease for a delivery that lasts so many seconds; 0: without end.
+func (n *Node) runLeaseFor(j *store.Job, u store.Unique, seconds int64) int64 {
+	switch term := seconds * 1000; {
+	case u.RunTTL() > 0 && term > 0:
+		return min(u.RunTTL(), term)
 	case u.RunTTL() > 0:
 		return u.RunTTL()
-	case retry > 0:
-		return retry
+	case term > 0:
+		return term
 	}
 	return max(1, min(j.ETime-n.now, store.MaxLease)) // a restored job may live for ever
 }
 
 // runDecided goes on when the acquisition of a job's run lock is decided: it delivers the job if the lock was
-// granted.
-func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
+// granted. lease is that of the lock, ms.
+func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result) {
 	j := n.store.Lookup(id)
 	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
 	switch {
@@ -261,6 +267,7 @@ func (n *Node) runDecided(name string, id *store.ID, o lock.Result) {
 			return
 		}
 		n.hand(w, j)
+		n.coverTerm(id, lease)
 	case here && isBusy(&o, id, j.Unique()):
 		n.busy(j, j.Unique())
 	default:

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -512,7 +513,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	return text
 }
 
-// wordsText shows how far a job is, why it failed, and why it was given up.
+// wordsText shows how far a job is, why it failed, why it was given up, and for how long a client has it.
 func wordsText(extras []byte) (text string) {
 	if e := store.FindExtra(extras, store.TagProgress); e != nil {
 		text += fmt.Sprintf(" progress %q", e[8:])
@@ -522,6 +523,9 @@ func wordsText(extras []byte) (text string) {
 	}
 	if e := store.FindExtra(extras, store.TagDead); e != nil {
 		text += " " + engine.Why(e[8]).String()
+	}
+	if e := store.FindExtra(extras, store.TagLease); e != nil {
+		text += fmt.Sprintf(" lease=%d", binary.LittleEndian.Uint32(e))
 	}
 	return text
 }
@@ -773,8 +777,10 @@ func (w *world) get() {
 	w.Arg("queue", &queue)
 	w.Arg("count", &count)
 	w.Arg("wait", &client)
+	lease := int64(0)
+	w.Arg("lease", &lease)
 	n.Do(func() {
-		got := n.e.Fetch([]*store.Queue{n.e.Queue([]byte(queue))}, count, true, nil)
+		got := n.e.FetchFor([]*store.Queue{n.e.Queue([]byte(queue))}, count, true, lease, nil)
 		for _, j := range got {
 			w.Say("got %s nacks=%d additional=%d", w.JobName(j.ID), j.Nacks, j.Deliveries)
 		}
@@ -793,7 +799,7 @@ func (w *world) get() {
 			w.Say("%v", err)
 			return
 		}
-		waiter.Count = count
+		waiter.Count, waiter.Lease = count, lease
 		w.Say("%s waits", client)
 	})
 }

@@ -14,6 +14,7 @@ import (
 type Waiter struct {
 	Client any
 	Worker []byte // the name that the client gave itself, or nil; the caller's
+	Lease  int64  // how long the client wants to have a job, seconds; 0: for the job's retry time; the caller's
 	Count  int    // how many jobs the client takes at most; 0 is the same as 1
 	given  []store.ID
 	places []place
@@ -314,7 +315,7 @@ func (n *Node) hand(w *Waiter, j *store.Job) {
 // give delivers a job to a client. The client doesn't wait any more.
 func (n *Node) give(w *Waiter, j *store.Job) *store.Job {
 	n.Cancel(w)
-	j = n.deliver(j)
+	j = n.deliver(j, w.Lease)
 	if w.Worker != nil {
 		j = n.SetWorker(j, w.Worker)
 	}
@@ -415,7 +416,9 @@ func (n *Node) serveWaiting(q *store.Queue, budget *int) {
 				break
 			}
 		}
+		n.term = w.Lease
 		j := n.next(q, budget)
+		n.term = 0
 		if j == nil {
 			break
 		}

@@ -46,7 +46,7 @@ func (n *Node) toWork(j *store.Job) {
 	}
 	if j.Parts > 0 {
 		j.ClearConfirmed() // a client here has it, and no other node
-		j.SetShift(at - n.now - int64(j.Retry)*1000)
+		j.SetShift(at - n.now - TermOf(j)*1000)
 		n.clearWorker(j)
 	}
 	n.store.Work(j, at)
@@ -69,7 +69,7 @@ func since(j *store.Job) int64 {
 	if j.Retry == 0 {
 		return j.QTime
 	}
-	return j.QTime - int64(j.Retry)*1000 - j.Shift()
+	return j.QTime - TermOf(j)*1000 - j.Shift()
 }
 
 // Worker returns the name of the client that works on a job; empty if the client gave none, or

@@ -47,6 +47,8 @@ const (
 	TagAt
 	// TagProgress: how far the job is, as its worker has said last (package engine).
 	TagProgress
+	// TagLease: how long the current delivery lasts, if its GETJOB said that (package engine).
+	TagLease
 )
 
 const extraHead = 3

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"jobmesh/module/store"
+)
+
+// The term of a delivery: how long a client has a job before the job comes back. It is the job's retry time, or what the client said when it
+// got the job (GETJOB … LEASE). That is kept in the job's TagLease, 4 bytes with the seconds, so that a later WORKING begins the same term
+// anew, at whatever node it is said. When the delivery ends the bytes are cleared in place, as those of TagWorker are: so the job doesn't move in
+// memory then.
+//
+// The other holders learn the term by Whereabouts, and leave their copies alone that long. The word that ends the delivery ends the term, too.
+
+const termLen = 4
+
+// TermOf is how long the current delivery of a job lasts, or the next one if no client has the job, in seconds. 0: the job never comes back.
+func TermOf(j *store.Job) int64 {
+	if s := leaseOf(j); s > 0 {
+		return s
+	}
+	return int64(j.Retry)
+}
+
+// leaseOf is the term that a client said, in seconds; 0: none did.
+func leaseOf(j *store.Job) int64 {
+	if j.Parts == 0 || j.Retry == 0 {
+		return 0
+	}
+	return readLease(j.Extra(store.TagLease))
+}
+
+func readLease(e []byte) int64 {
+	if len(e) != termLen {
+		return 0
+	}
+	return min(int64(binary.LittleEndian.Uint32(e)), MaxSeconds)
+}
+
+// lease keeps the term that a client said with a job that it is about to get. If the job has no room for that, it gets its retry time. The job
+// may move.
+func (n *Node) lease(j *store.Job, seconds int64) *store.Job {
+	if j.Retry > 0 {
+		j, _ = n.setExtra(j, store.TagLease, binary.LittleEndian.AppendUint32(nil, uint32(seconds)))
+	}
+	return j
+}
+
+// endLease forgets the term of a delivery that has ended, in place.
+func (n *Node) endLease(j *store.Job) {
+	if j.Parts > 0 {
+		clear(j.Extra(store.TagLease))
+	}
+}
+
+// learnLease takes over the term of a delivery by another node. A node where the job is more than a copy knows better: by a word that
+// crossed this one the job has come back here. The job may move.
+func (n *Node) learnLease(j *store.Job, extras []byte) *store.Job {
+	seconds := readLease(store.FindExtra(extras, store.TagLease))
+	if seconds == 0 || seconds == leaseOf(j) || j.State != store.StateActive || j.Place != store.InHeld || j.Reason() != store.NoReason ||
+		j.Retry == 0 || held(j) || n.isToQueue(j) || n.putOff(j) {
+		return j
+	}
+	j = n.lease(j, seconds)
+	n.postpone(j)
+	return j
+}
+
+// coverTerm makes the lock of a job's run last as long as its delivery, where the lock was asked for before it was known which client gets the
+// job. granted is the lease that was asked for then, ms.
+func (n *Node) coverTerm(id *store.ID, granted int64) {
+	j := n.store.Lookup(id)
+	if j == nil || j.Place != store.InWorking || n.mesh.Alone() {
+		return
+	}
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) {
+		if lease := n.runLease(j, u); lease > granted {
+			_, _ = n.renewLock(j, u, store.LockRun, lease, Work{}) // otherwise the lock ends sooner, and WORKING tells
+		}
+	}
+}
