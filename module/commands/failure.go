@@ -10,6 +10,7 @@ import (
 
 // Errors of NACK, and of what ADDJOB and QCONFIG say of failures.
 const (
+	errBodyOnce      engine.Refusal = "ERR BODY goes with one ID"
 	errDelayDead     engine.Refusal = "ERR DELAY and DEAD exclude each other"
 	errBackoff       engine.Refusal = "ERR BACKOFF must be followed by base and max, 1 to 2147483647 seconds, base not above max"
 	errJitter        engine.Refusal = "ERR JITTER must be between 0 and 100, behind BACKOFF base max"
@@ -106,7 +107,7 @@ func checkPolicy(a *engine.Add) error {
 }
 
 // parseNack reads NACK: which of the first arguments are IDs, and the options behind them into f. A reason is the one argument behind
-// REASON, whatever it looks like.
+// REASON, whatever it looks like, and a body the one behind BODY.
 func parseNack(c args, f *engine.Failure) (ids int, err error) {
 	*f = engine.Failure{}
 	n := c.NArgs()
@@ -128,12 +129,18 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 		case is(opt, "REASON") && more && f.Reason == nil:
 			i++
 			f.Reason = append([]byte{}, c.Arg(i)...)
+		case is(opt, "BODY") && more && !f.HasBody:
+			i++
+			f.Body, f.HasBody = c.Arg(i), true
 		default:
 			return 0, errSyntax
 		}
 	}
-	if f.Dead && f.HasDelay {
+	switch {
+	case f.Dead && f.HasDelay:
 		return 0, errDelayDead
+	case f.HasBody && ids > 1:
+		return 0, errBodyOnce
 	}
 	return ids, nil
 }
@@ -147,12 +154,23 @@ func leading(c args, isOption func([]byte) bool) (ids int) {
 }
 
 func isFailureOption(arg []byte) bool {
-	return is(arg, "DELAY") || is(arg, "DEAD") || is(arg, "REASON")
+	return is(arg, "DELAY") || is(arg, "DEAD") || is(arg, "REASON") || is(arg, "BODY")
 }
 
 // nack is NACK.
 func (m *module) nack(c *rm.Ctx) {
-	ids, err := parseNack(c, &m.failure)
-	m.requeue(c, ids, err, func(id *store.ID) bool { return m.node.Nack(id, &m.failure) })
-	m.failure = engine.Failure{}
+	f := &m.failure
+	ids, err := parseNack(c, f)
+	defer func() { *f = engine.Failure{} }()
+	if !m.hasRoom(c, len(f.Body), err) || !m.enterIDs(c, ids) {
+		return
+	}
+	if f.HasBody && len(m.ids) > 0 {
+		if err := m.node.TakesBody(&m.ids[0], f.Body); err != nil {
+			fail(c, err)
+			m.carryOut(c)
+			return
+		}
+	}
+	m.doEach(c, func(id *store.ID) bool { return m.node.Nack(id, f) })
 }

@@ -351,9 +351,13 @@ func (m *module) each(c *rm.Ctx, do func(*store.ID) bool) { m.eachOf(c, c.NArgs(
 
 // eachOf is each for a command that has options behind count IDs.
 func (m *module) eachOf(c *rm.Ctx, count int, do func(*store.ID) bool) {
-	if !m.enterIDs(c, count) {
-		return
+	if m.enterIDs(c, count) {
+		m.doEach(c, do)
 	}
+}
+
+// doEach applies an operation to each of m.ids, and answers for how many it returned true.
+func (m *module) doEach(c *rm.Ctx, do func(*store.ID) bool) {
 	var done int64
 	for i := range m.ids {
 		if do(&m.ids[i]) {
@@ -367,11 +371,17 @@ func (m *module) eachOf(c *rm.Ctx, count int, do func(*store.ID) bool) {
 func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
 func (m *module) fastAck(c *rm.Ctx) { m.each(c, m.ops.fastAck) }
 func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
-func (m *module) enqueue(c *rm.Ctx) { m.requeue(c, c.NArgs()-1, nil, m.ops.enqueue) }
 
-// requeue is eachOf for an operation that may need memory. err is what is wrong with the command's options.
-func (m *module) requeue(c *rm.Ctx, count int, err error, do func(*store.ID) bool) {
-	m.watchMemory(0)
+func (m *module) enqueue(c *rm.Ctx) {
+	if m.hasRoom(c, 0, nil) {
+		m.each(c, m.ops.enqueue)
+	}
+}
+
+// hasRoom refuses a command that queues jobs where memory is short. size is how many bytes the command brings, err what is wrong with its
+// options.
+func (m *module) hasRoom(c *rm.Ctx, size int, err error) bool {
+	m.watchMemory(size)
 	m.node.SetNow(c.Now())
 	if err == nil {
 		err = m.node.HasRoom()
@@ -379,9 +389,8 @@ func (m *module) requeue(c *rm.Ctx, count int, err error, do func(*store.ID) boo
 	if err != nil {
 		fail(c, err)
 		m.carryOut(c)
-		return
 	}
-	m.eachOf(c, count, do)
+	return err == nil
 }
 
 // deleteJob is DELJOB, for clients and as the logged effect of any deletion.

@@ -89,7 +89,8 @@ func (m *module) commands() []rm.Command {
 			Summary: "Gives jobs back as not done: they are queued again, at once or later, or become dead letters.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1,
 			Args: append(idArgs(true), rm.Arg{Name: "when", Kind: rm.ArgOneOf, Optional: true, Sub: []rm.Arg{
 				{Name: "seconds", Kind: rm.ArgInteger, Token: "DELAY"}, {Name: "dead", Kind: rm.ArgToken, Token: "DEAD"}}},
-				rm.Arg{Name: "reason", Kind: rm.ArgString, Token: "REASON", Optional: true})}},
+				rm.Arg{Name: "reason", Kind: rm.ArgString, Token: "REASON", Optional: true},
+				rm.Arg{Name: "body", Kind: rm.ArgString, Token: "BODY", Optional: true})}},
 		{Name: "movejob", Run: m.moveJob, Flags: "write deny-oom blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Moves jobs to another queue, or dead letters back to where they came from.", Complexity: "O(N log M) with N jobs moved and M waiting jobs, at each node that is asked", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Step: 1}, {Flags: rm.KeyInsert, Keyword: "TO", Position: 1, Step: 1}},

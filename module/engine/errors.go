@@ -40,6 +40,7 @@ const (
 	ErrAcked           Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
 	ErrTooLate         Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody            Refusal = "ERR the job's body is too long"
+	ErrBodyIsKey       Refusal = "ERR the job is unique by its body, which is too long to be kept as its key: give the job back without BODY"
 	ErrNoQuorum                = lock.ErrNoQuorum
 	ErrNotExtended     Refusal = "NOQUORUM Not enough nodes could agree to extend the job's lock: it ends when its time is over, the job's next delivery is postponed; try again, or see JOBMESH CLUSTER NODES"
 	ErrNotHeld                 = lock.ErrNotHeld

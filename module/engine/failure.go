@@ -20,6 +20,8 @@ type Failure struct {
 	Delay    int64  // ms until the job comes again, 0: at once. Without HasDelay the policy tells
 	Dead     bool   // the job doesn't come again: it becomes a dead letter
 	Reason   []byte // nil: none was given. Of a longer one than MaxReason the rest is cut off
+	HasBody  bool
+	Body     []byte // the job comes back with it; see [Node.TakesBody]
 }
 
 // MaxReason is the greatest length of a failure's reason that is kept, in bytes.
@@ -64,6 +66,15 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 	if !comesBack(j) || rests(j) {
 		return false
 	}
+	if f.HasBody {
+		if n.putOff(j) {
+			return false // it waits for its key, so no client has it
+		}
+		var ok bool
+		if j, ok = n.giveBody(j, f.Body); !ok {
+			return false
+		}
+	}
 	p := n.policyOf(j)
 	var deliveries, nacks int64
 	if p.counts() {
@@ -97,6 +108,36 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 		return true
 	}
 	return n.requeue(j, true)
+}
+
+// TakesBody says why a job can't have a new body; nil: it can, or it isn't known here.
+func (n *Node) TakesBody(id *store.ID, body []byte) error {
+	j := n.store.Lookup(id)
+	switch {
+	case len(body) > store.MaxBody:
+		return ErrBody
+	case j == nil || n.dummy(j):
+		return nil
+	case j.Holders() > 0 && len(body)+len(j.Queue.NameBytes()) > n.mostBody:
+		return ErrTooBig
+	case !n.keepsKey(j, body):
+		return ErrBodyIsKey
+	}
+	return nil
+}
+
+// giveBody gives a job another body, here and at the other holders. ok is false if the job can't keep its key. The job may move.
+func (n *Node) giveBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
+	if j, ok = n.keepKey(j, body); !ok {
+		return j, false
+	}
+	if !bytes.Equal(j.Body(), body) {
+		j = n.moved(j, n.store.Rewrite(j, body, j.Extras()))
+		n.logAnew(j)
+		n.touch(j.Queue)
+	}
+	n.tellChanged(j, wire.NewBody) // also where it is the same: other holders may have another one
+	return j, true
 }
 
 // comesBack says whether a job can be put back into its queue.

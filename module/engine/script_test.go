@@ -842,7 +842,7 @@ func (w *world) verb(name string) {
 	})
 }
 
-// failure reads [delay=SECONDS] [dead] [reason=TEXT].
+// failure reads [delay=SECONDS] [dead] [reason=TEXT] [body=TEXT].
 func (w *world) failure() *engine.Failure {
 	f := &engine.Failure{Dead: w.D.HasArg("dead")}
 	if w.D.HasArg("delay") {
@@ -853,6 +853,11 @@ func (w *world) failure() *engine.Failure {
 		var reason string
 		w.Arg("reason", &reason)
 		f.Reason = []byte(reason)
+	}
+	if w.D.HasArg("body") {
+		var body string
+		w.Arg("body", &body)
+		f.Body, f.HasBody = []byte(body), true
 	}
 	return f
 }

@@ -247,17 +247,10 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 	if !waits || n.dummy(j) {
 		return false
 	}
-	j, ok := n.keepKey(j, a.Body)
-	if !ok {
+	if _, ok := n.giveBody(j, a.Body); !ok {
 		return false
 	}
-	moved := n.store.Rewrite(j, a.Body, j.Extras())
-	n.moved(j, moved)
-	j = moved
 	n.Stats.Replaced++
-	n.logAnew(j)
-	n.touch(j.Queue)
-	n.tellChanged(j, wire.NewBody)
 	return true
 }
 
@@ -273,16 +266,35 @@ func (n *Node) tellChanged(j *store.Job, change uint8) {
 }
 
 // keepKey keeps the key of a job that is about to get another body: if the body was the key, the key is
-// written down. ok is false if the key is too long for that.
+// written down. It does the same with what a dead letter was unique by. ok is false if the key is too long for that.
 func (n *Node) keepKey(j *store.Job, body []byte) (_ *store.Job, ok bool) {
-	u := j.Unique()
-	if u == nil || u.Has(store.UniqueKeyed) || bytes.Equal(j.Body(), body) {
+	tag := keyTag(j)
+	if tag == 0 || bytes.Equal(j.Body(), body) {
 		return j, true
 	}
-	if len(j.Body()) > store.MaxUniqueKey {
+	if !n.keepsKey(j, body) {
 		return j, false
 	}
-	return n.setExtra(j, store.TagUnique, u.AppendKeyed(nil, j.Body()))
+	return n.setExtra(j, tag, store.Unique(j.Extra(tag)).AppendKeyed(nil, j.Body()))
+}
+
+// keepsKey says whether keepKey has room for a job's key.
+func (n *Node) keepsKey(j *store.Job, body []byte) bool {
+	return keyTag(j) == 0 || bytes.Equal(j.Body(), body) ||
+		len(j.Body()) <= store.MaxUniqueKey && len(j.Extras())+len(j.Body()) <= store.MaxExtras
+}
+
+// keyTag is the extra of a job that is unique by its body, or was as long as it lived; 0: there is none.
+func keyTag(j *store.Job) store.Tag {
+	if j.Parts == 0 {
+		return 0
+	}
+	for _, tag := range [...]store.Tag{store.TagUnique, store.TagAsleep} {
+		if u := store.Unique(j.Extra(tag)); len(u) > 0 && !u.Has(store.UniqueKeyed) {
+			return tag
+		}
+	}
+	return 0
 }
 
 // onNewBody replaces a job's body as another node did.

@@ -291,7 +291,7 @@ const (
 	JobDone  // the job is acknowledged, or cancelled, or doesn't have the lock any more
 )
 
-// NewBody, in a ReplJob: the job's body replaces the former one (ONCONFLICT replace).
+// NewBody, in a ReplJob: the job's body replaces the former one (ONCONFLICT replace, NACK with BODY).
 const NewBody = Known
 
 // Again, in a ReplJob: the receiver should have the job already, and has said that it doesn't. It refuses a job that it has deleted.

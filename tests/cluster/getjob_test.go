@@ -46,3 +46,50 @@ func TestLeaseOutlivesTheNode(t *testing.T) {
 	assert.Equal(t, int64(2), b.Do("WORKING", unique).Int(), "the next delivery has the job's retry time")
 	require.Equal(t, int64(1), b.Do("ACKJOB", unique).Int())
 }
+
+// A job that is given back with another body, at whatever holder, has it at all of them: also when the node where the client got it dies.
+func TestNackWithABodyOverAMesh(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	c := m[0].Dial()
+	id := added(t, c, "q", "old", 5000, "REPLICATE", 3, "RETRY", 3, "UNIQUE", "until-processed")
+	v := c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	require.Equal(t, int64(1), m[1].Do("NACK", id, "BODY", "new").Int())
+	bodies := func(want string) {
+		t.Helper()
+		for _, s := range m {
+			harness.Await(t, 10*time.Second, "the new body", func() bool { return s.Do("SHOW", id).Field("body").Str == want })
+			assert.Equal(t, "old", s.Do("SHOW", id).Field("key").Str)
+		}
+	}
+	bodies("new")
+	v = c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	assert.Equal(t, []string{"q", id, "new"}, v.Elems[0].Strings())
+	require.Equal(t, int64(1), c.Do("NACK", id, "DELAY", 2, "BODY", "newest").Int())
+	bodies("newest")
+	assert.True(t, c.Do("ADDJOB", "q", "old", 5000, "UNIQUE", "until-processed").Null)
+	m[0].Kill()
+	v = m[2].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	assert.Equal(t, []string{"q", id, "newest"}, v.Elems[0].Strings())
+	require.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int())
+}
+
+// A body that doesn't fit a message between nodes is refused where other nodes have the job.
+func TestNackWithABodyTooBigForOthers(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	c := m[0].Dial()
+	here := added(t, c, "q", "here", 5000, "REPLICATE", 1, "RETRY", 100)
+	both := added(t, c, "q", "both", 5000, "REPLICATE", 2, "RETRY", 100)
+	require.Len(t, c.Do("GETJOB", "COUNT", 2, "FROM", "q").Elems, 2)
+	big := make([]byte, 66_977_793)
+	v := c.Do("NACK", both, "BODY", big)
+	assert.True(t, v.Err("TOOBIG the body and the queue's name have more than 66977792 bytes"), "%.100s", v.Str)
+	assert.Equal(t, "both", c.Do("SHOW", both).Field("body").Str)
+	assert.Equal(t, int64(0), c.Do("SHOW", both).Field("nacks").Int())
+	assert.Equal(t, int64(1), c.Do("NACK", here, "BODY", big).Int())
+	assert.Len(t, c.Do("SHOW", here).Field("body").Str, len(big))
+}
