@@ -16,9 +16,11 @@ const (
 	errJitter        engine.Refusal = "ERR JITTER must be between 0 and 100, behind BACKOFF base max"
 	errMaxNacks      engine.Refusal = "ERR MAXNACKS must be between 0 and 65535"
 	errMaxDeliveries engine.Refusal = "ERR MAXDELIVERIES must be between 0 and 65535"
+	errMaxLapses     engine.Refusal = "ERR MAXLAPSES must be between 0 and 65535"
 	errDead          engine.Refusal = "ERR DEAD must name another queue, in 1 to 1024 bytes"
 	errDeadTTL       engine.Refusal = "ERR DEADTTL must be a non negative number, at most 2147483647 (seconds)"
 	errOnExpire      engine.Refusal = "ERR ONEXPIRE must be drop or dead"
+	errLapsesOnce    engine.Refusal = "ERR MAXLAPSES needs a RETRY time: an at-most-once job is never tried again"
 	errOnce          engine.Refusal = "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time: an at-most-once job is never tried again"
 )
 
@@ -47,6 +49,8 @@ func parsePolicy(c args, i int, p *engine.Policy) (took int, err error) {
 		return number(engine.SetMaxNacks, &p.MaxNacks, engine.MaxTries, errMaxNacks)
 	case is(opt, "MAXDELIVERIES"):
 		return number(engine.SetMaxDeliveries, &p.MaxDeliveries, engine.MaxTries, errMaxDeliveries)
+	case is(opt, "MAXLAPSES"):
+		return number(engine.SetMaxLapses, &p.MaxLapses, engine.MaxTries, errMaxLapses)
 	case is(opt, "DEADTTL"):
 		return number(engine.SetDeadTTL, &p.DeadTTL, engine.MaxSeconds, errDeadTTL)
 	case is(opt, "DEAD"):
@@ -100,6 +104,8 @@ func checkPolicy(a *engine.Add) error {
 		return nil
 	case a.Retry == 0 && (p.Base > 0 || p.MaxNacks > 0 || p.MaxDeliveries > 0):
 		return errOnce
+	case a.Retry == 0 && p.MaxLapses > 0:
+		return errLapsesOnce
 	case string(p.Dead) == string(a.Queue):
 		return errDead
 	}

@@ -36,7 +36,7 @@ func FuzzParse(f *testing.F) {
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q", "GETJOB LEASE 2147483647 NOHANG FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "NACK x REASON BODY BODY DEAD DELAY 3", "MOVEJOB x y TO q PRIORITY 100", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
-		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
+		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -88,9 +88,9 @@ func FuzzParse(f *testing.F) {
 				require.True(t, a.Priority >= -store.MaxPriority && a.Priority <= store.MaxPriority)
 				if p := a.Policy; p != nil {
 					require.True(t, p.Base >= 0 && p.Base <= p.Max && p.Max <= engine.MaxSeconds && p.Jitter >= 0 && p.Jitter <= 100 && (p.Base > 0 || p.Max == 0))
-					require.True(t, p.MaxNacks >= 0 && p.MaxNacks <= engine.MaxTries && p.MaxDeliveries >= 0 && p.MaxDeliveries <= engine.MaxTries)
+					require.True(t, p.MaxNacks >= 0 && p.MaxNacks <= engine.MaxTries && p.MaxDeliveries >= 0 && p.MaxDeliveries <= engine.MaxTries && p.MaxLapses >= 0 && p.MaxLapses <= engine.MaxTries)
 					require.True(t, p.DeadTTL >= 0 && p.DeadTTL <= engine.MaxSeconds && len(p.Dead) <= engine.MaxDeadQueue && string(p.Dead) != string(a.Queue))
-					require.False(t, a.Retry == 0 && p.Base+p.MaxNacks+p.MaxDeliveries > 0)
+					require.False(t, a.Retry == 0 && p.Base+p.MaxNacks+p.MaxDeliveries+p.MaxLapses > 0)
 				}
 			}
 		}

@@ -41,7 +41,7 @@ func jobArgs() []rm.Arg {
 			{Name: "run", Kind: rm.ArgToken, Token: "run"}, {Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
 		{Name: "backoff", Kind: rm.ArgBlock, Token: "BACKOFF", Optional: true, Sub: []rm.Arg{
 			{Name: "base", Kind: rm.ArgInteger}, {Name: "max", Kind: rm.ArgInteger}, number("JITTER", "percent")}},
-		number("MAXNACKS", "count"), number("MAXDELIVERIES", "count"), {Name: "dead-queue", Kind: rm.ArgString, Token: "DEAD", Optional: true}, number("DEADTTL", "seconds"),
+		number("MAXNACKS", "count"), number("MAXDELIVERIES", "count"), number("MAXLAPSES", "count"), {Name: "dead-queue", Kind: rm.ArgString, Token: "DEAD", Optional: true}, number("DEADTTL", "seconds"),
 		{Name: "on-expire", Kind: rm.ArgOneOf, Token: "ONEXPIRE", Optional: true, Sub: []rm.Arg{
 			{Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
 	}

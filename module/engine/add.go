@@ -135,7 +135,7 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 	}
 	all := append(n.scratch.extras[:0], family...)
 	if a.Policy != nil {
-		all = store.AppendExtra(all, store.TagPolicy, a.Policy.append(nil))
+		all = a.Policy.extras(all)
 	}
 	if a.Priority != 0 {
 		all = store.AppendExtra(all, store.TagPriority, store.PriorityValue(a.Priority))

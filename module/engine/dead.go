@@ -23,11 +23,13 @@ const (
 	WhyNacks                     // it was given back as often as MAXNACKS says
 	WhyDeliveries                // it was delivered as often as MAXDELIVERIES says
 	WhyExpired                   // its life was over (ONEXPIRE dead)
+	WhyLapses                    // its deliveries have lapsed as often as MAXLAPSES says
 	whys
 )
 
 var whyNames = [whys]string{
 	WhyNacked: "nacked", WhyBusy: "busy", WhyParent: "parent", WhyNacks: "max-nacks", WhyDeliveries: "max-deliveries", WhyExpired: "expired",
+	WhyLapses: "max-lapses",
 }
 
 // String is the reason as SHOW has it; of a later release's reason, "unknown".

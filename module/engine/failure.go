@@ -257,7 +257,7 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 
 // tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, and of how long a
 // delivery lasts.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease}
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease, store.TagLapses}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
@@ -286,6 +286,10 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
+	if n.hasLapsed(j) {
+		n.giveUp(j, WhyLapses, false)
+		return
+	}
 	n.onMovedTo(p, j, m)
 }
 

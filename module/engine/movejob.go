@@ -193,9 +193,11 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	if _, err := n.queue(to); err != nil {
 		return j, err
 	}
-	tries := []byte(nil)
-	if j.Extra(store.TagTries) != nil {
-		tries = binary.LittleEndian.AppendUint32(nil, count)
+	anew := func(tag store.Tag) extra {
+		if j.Extra(tag) == nil {
+			return extra{tag, nil}
+		}
+		return extra{tag, binary.LittleEndian.AppendUint32(nil, count)}
 	}
 	ttl := int64(0)
 	if d, ok := DeathOf(j); ok {
@@ -203,7 +205,7 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	}
 	life := binary.LittleEndian.AppendUint32(nil, uint32(ttl))
 	j = n.setExtras(j, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
-		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, extra{store.TagTries, tries})
+		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, anew(store.TagTries), anew(store.TagLapses))
 	return n.moveTo(j, to, 0)
 }
 

@@ -17,6 +17,7 @@ type Policy struct {
 	Base, Max               int64 // BACKOFF, seconds; both 0: none
 	Jitter                  int64 // percent by which a back-off is shortened at most, at random
 	MaxNacks, MaxDeliveries int64 // 0: none
+	MaxLapses               int64 // 0: none
 	DeadTTL                 int64 // seconds; 0: the job ends instead of becoming a dead letter
 	ExpiredDies             bool  // ONEXPIRE dead
 	Dead                    []byte
@@ -33,14 +34,15 @@ const (
 	SetDead
 	SetDeadTTL
 	SetOnExpire
+	SetMaxLapses
 
 	// SetRetries are those that need a retry time: an at-most-once job is never tried again.
-	SetRetries = SetBackoff | SetMaxNacks | SetMaxDeliveries
+	SetRetries = SetBackoff | SetMaxNacks | SetMaxDeliveries | SetMaxLapses
 )
 
 // Limits of a policy.
 const (
-	MaxTries      = 65535 // of MAXNACKS and MAXDELIVERIES
+	MaxTries      = 65535 // of MAXNACKS, MAXDELIVERIES and MAXLAPSES
 	DefaultJitter = 20    // percent
 	MaxDeadQueue  = 1024  // bytes of a dead-letter queue's name that is said
 )
@@ -67,6 +69,9 @@ func (p *Policy) override(q *Policy) {
 	if p.Set&SetMaxDeliveries != 0 {
 		q.MaxDeliveries = p.MaxDeliveries
 	}
+	if p.Set&SetMaxLapses != 0 {
+		q.MaxLapses = p.MaxLapses
+	}
 	if p.Set&SetDead != 0 {
 		q.Dead = p.Dead
 	}
@@ -80,15 +85,30 @@ func (p *Policy) override(q *Policy) {
 }
 
 // A policy's TagPolicy has the set, 1 if ONEXPIRE is dead, the jitter, and then, little endian, base and max (32 bits), the limits of
-// NACKs and deliveries (16 bits), DEADTTL (32 bits), and the name of the dead-letter queue.
-const policyHead = 19
+// NACKs and deliveries (16 bits), DEADTTL (32 bits), and the name of the dead-letter queue. MAXLAPSES is younger, and has an extra of its own, with
+// 16 bits: nodes of a former release take all that follows in a TagPolicy for the name.
+const (
+	policyHead   = 19
+	maxLapsesLen = 2
+)
+
+// extras appends the extras of a job whose ADDJOB said this policy.
+func (p *Policy) extras(b []byte) []byte {
+	if p.Set&^SetMaxLapses != 0 {
+		b = store.AppendExtra(b, store.TagPolicy, p.append(nil))
+	}
+	if p.Set&SetMaxLapses != 0 {
+		b = store.AppendExtra(b, store.TagMaxLapses, binary.LittleEndian.AppendUint16(nil, uint16(p.MaxLapses)))
+	}
+	return b
+}
 
 func (p *Policy) append(b []byte) []byte {
 	expired := byte(0)
 	if p.ExpiredDies {
 		expired = 1
 	}
-	b = append(b, byte(p.Set), expired, byte(p.Jitter))
+	b = append(b, byte(p.Set&^SetMaxLapses), expired, byte(p.Jitter))
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.Base))
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.Max))
 	b = binary.LittleEndian.AppendUint16(b, uint16(p.MaxNacks))
@@ -103,7 +123,7 @@ func readPolicy(e []byte) (p Policy) {
 		return p
 	}
 	return Policy{
-		Set: PolicySet(e[0]), ExpiredDies: e[1]&1 != 0, Jitter: min(int64(e[2]), 100),
+		Set: PolicySet(e[0]) &^ SetMaxLapses, ExpiredDies: e[1]&1 != 0, Jitter: min(int64(e[2]), 100),
 		Base: int64(binary.LittleEndian.Uint32(e[3:])), Max: int64(binary.LittleEndian.Uint32(e[7:])),
 		MaxNacks: int64(binary.LittleEndian.Uint16(e[11:])), MaxDeliveries: int64(binary.LittleEndian.Uint16(e[13:])),
 		DeadTTL: int64(binary.LittleEndian.Uint32(e[15:])), Dead: e[policyHead:],
@@ -116,7 +136,12 @@ func PolicyOf(j *store.Job) (p Policy, ok bool) {
 		return p, false
 	}
 	e := j.Extra(store.TagPolicy)
-	return readPolicy(e), e != nil
+	p = readPolicy(e)
+	if lapses := j.Extra(store.TagMaxLapses); len(lapses) == maxLapsesLen {
+		p.MaxLapses = int64(binary.LittleEndian.Uint16(lapses))
+		p.Set |= SetMaxLapses
+	}
+	return p, p.Set != 0 || e != nil
 }
 
 // policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. What needs a retry time
@@ -130,7 +155,7 @@ func (n *Node) policyOf(j *store.Job) (p Policy) {
 		own.override(&p)
 	}
 	if j.Retry == 0 {
-		p.Base, p.Max, p.MaxNacks, p.MaxDeliveries = 0, 0, 0, 0
+		p.Base, p.Max, p.MaxNacks, p.MaxDeliveries, p.MaxLapses = 0, 0, 0, 0, 0
 	}
 	return p
 }
@@ -177,7 +202,7 @@ func (n *Node) backoff(p *Policy, failures int) int64 {
 // changes nothing.
 //
 // A TagTries has the count of the job's moves when it was last revived, 0 if it never was (32 bits, little endian), and for each node 8 bytes with
-// its name and two numbers of 16 bits: deliveries and NACKs.
+// its name and two numbers of 16 bits: deliveries and NACKs. A TagLapses has the same form, and its numbers are the lapses, and 0.
 const (
 	triesHead = 4
 	triesNode = nodeLen + 4
@@ -185,19 +210,28 @@ const (
 )
 
 // tries counts a job's deliveries and NACKs.
-func tries(j *store.Job) (deliveries, nacks int64) {
+func tries(j *store.Job) (deliveries, nacks int64) { return sumTries(j, store.TagTries) }
+
+// lapses counts a job's deliveries that have lapsed.
+func lapses(j *store.Job) int64 {
+	n, _ := sumTries(j, store.TagLapses)
+	return n
+}
+
+// sumTries sums up the two numbers of all nodes in a TagTries or TagLapses.
+func sumTries(j *store.Job, tag store.Tag) (first, second int64) {
 	if j.Parts == 0 {
 		return 0, 0
 	}
-	e := j.Extra(store.TagTries)
+	e := j.Extra(tag)
 	if len(e) < triesHead {
 		return 0, 0
 	}
 	for e = e[triesHead:]; len(e) >= triesNode; e = e[triesNode:] {
-		deliveries += int64(binary.LittleEndian.Uint16(e[nodeLen:]))
-		nacks += int64(binary.LittleEndian.Uint16(e[nodeLen+2:]))
+		first += int64(binary.LittleEndian.Uint16(e[nodeLen:]))
+		second += int64(binary.LittleEndian.Uint16(e[nodeLen+2:]))
 	}
-	return deliveries, nacks
+	return first, second
 }
 
 // Tries returns how often a job was delivered by exact count; counted is false if nobody counts.
@@ -219,9 +253,14 @@ func ofNode(e []byte, node wire.Node) []byte {
 	return nil
 }
 
-// countTry adds to what this node counts of a job. The job may move.
+// countTry adds to the deliveries and NACKs that this node counts of a job. The job may move.
 func (n *Node) countTry(j *store.Job, deliveries, nacks int) *store.Job {
-	e := slices.Clone(j.Extra(store.TagTries))
+	return n.count(j, store.TagTries, deliveries, nacks)
+}
+
+// count adds to the two numbers that this node counts in a TagTries or TagLapses. The job may move.
+func (n *Node) count(j *store.Job, tag store.Tag, first, second int) *store.Job {
+	e := slices.Clone(j.Extra(tag))
 	if len(e) < triesHead {
 		_, revived := lifeOf(j)
 		e = binary.LittleEndian.AppendUint32(nil, revived)
@@ -235,9 +274,9 @@ func (n *Node) countTry(j *store.Job, deliveries, nacks int) *store.Job {
 		e = append(e, 0, 0, 0, 0)
 		mine = e[len(e)-4:]
 	}
-	binary.LittleEndian.PutUint16(mine, counted(binary.LittleEndian.Uint16(mine), deliveries))
-	binary.LittleEndian.PutUint16(mine[2:], counted(binary.LittleEndian.Uint16(mine[2:]), nacks))
-	j, _ = n.setExtra(j, store.TagTries, e)
+	binary.LittleEndian.PutUint16(mine, counted(binary.LittleEndian.Uint16(mine), first))
+	binary.LittleEndian.PutUint16(mine[2:], counted(binary.LittleEndian.Uint16(mine[2:]), second))
+	j, _ = n.setExtra(j, tag, e)
 	n.log(LogState, j)
 	return j
 }
@@ -247,11 +286,16 @@ func counted(v uint16, more int) uint16 { return saturated(v, max(more, -int(v))
 
 // learnTries takes over what other nodes count of a job. The job may move.
 func (n *Node) learnTries(j *store.Job, extras []byte) *store.Job {
-	theirs := store.FindExtra(extras, store.TagTries)
+	return n.learnNumbers(n.learnNumbers(j, extras, store.TagTries), extras, store.TagLapses)
+}
+
+// learnNumbers is learnTries for a TagTries or TagLapses.
+func (n *Node) learnNumbers(j *store.Job, extras []byte, tag store.Tag) *store.Job {
+	theirs := store.FindExtra(extras, tag)
 	if len(theirs) < triesHead {
 		return j
 	}
-	mine := slices.Clone(j.Extra(store.TagTries))
+	mine := slices.Clone(j.Extra(tag))
 	switch {
 	case len(mine) < triesHead || binary.LittleEndian.Uint32(mine) < binary.LittleEndian.Uint32(theirs):
 		mine = slices.Clone(theirs)
@@ -268,10 +312,10 @@ func (n *Node) learnTries(j *store.Job, extras []byte) *store.Job {
 			mine = append(mine, theirs[at:at+triesNode]...)
 		}
 	}
-	if string(mine) == string(j.Extra(store.TagTries)) {
+	if string(mine) == string(j.Extra(tag)) {
 		return j
 	}
-	j, _ = n.setExtra(j, store.TagTries, mine)
+	j, _ = n.setExtra(j, tag, mine)
 	n.log(LogState, j)
 	return j
 }
@@ -282,6 +326,38 @@ func (n *Node) limit(j *store.Job) int64 {
 		return 0
 	}
 	return n.policyOf(j).MaxDeliveries
+}
+
+// lapse counts that the retry time of a job's delivery by this node has ended. It says whether that counts, and whether the job is to be given
+// up. The job may move.
+func (n *Node) lapse(j *store.Job) (_ *store.Job, counts, over bool) {
+	if j.Place != store.InWorking {
+		return j, false, false
+	}
+	limit := n.maxLapses(j)
+	if limit == 0 {
+		return j, false, false
+	}
+	j = n.count(j, store.TagLapses, 1, 0)
+	return j, true, lapses(j) >= limit
+}
+
+// maxLapses is how many lapses end a job; 0: they aren't counted.
+func (n *Node) maxLapses(j *store.Job) int64 {
+	if j.Retry == 0 || !n.policies.Any && (j.Parts == 0 || j.Extra(store.TagMaxLapses) == nil) {
+		return 0
+	}
+	return n.policyOf(j).MaxLapses
+}
+
+// hasLapsed says whether a job is in its queue here though its deliveries have lapsed as often as they may: another node told of the last lapse
+// after this one had queued the job.
+func (n *Node) hasLapsed(j *store.Job) bool {
+	if j.State != store.StateQueued {
+		return false
+	}
+	limit := n.maxLapses(j)
+	return limit > 0 && lapses(j) >= limit
 }
 
 // isExhausted says whether a job that comes back without a NACK was delivered as often as its limit says.

@@ -469,10 +469,17 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
+	lapsed := false
+	if flags&(wire.CountMore|wire.CountNack|keptInHands) == wire.CountMore && j.QTime <= n.now+2*store.AnnounceMS {
+		j, lapsed, _ = n.lapse(j) // the sender was the first to find its time over
+	}
 	if word&wire.InHands == 0 {
 		n.endLease(j)
 	}
 	n.demote(j, 0)
+	if lapsed {
+		n.tellTerm(j)
+	}
 }
 
 // keptInHands are the flags of a Queued by a node whose client keeps a job that the receiver has in its queue.

@@ -55,7 +55,7 @@ func TestWhatIsSavedOfARestoredJobCanBeLoaded(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, reader.Register(box, made))
 			for range n {
-				tag := rapid.SampledFrom([]store.Tag{store.TagMoved, store.TagFailure, store.TagDead, store.TagAsleep, store.TagPolicy, store.TagTries, store.TagLife, store.TagPriority, store.TagWorker}).Draw(t, "tag")
+				tag := rapid.SampledFrom([]store.Tag{store.TagMoved, store.TagFailure, store.TagDead, store.TagAsleep, store.TagPolicy, store.TagTries, store.TagLife, store.TagPriority, store.TagWorker, store.TagLease, store.TagLapses, store.TagMaxLapses}).Draw(t, "tag")
 				value := rapid.SliceOfN(rapid.Uint8(), 0, 45).Draw(t, "value")
 				if tag == store.TagAsleep && strategy > 0 && rapid.Bool().Draw(t, "real") {
 					value = bytes.Clone(j.Unique())

@@ -524,6 +524,11 @@ func wordsText(extras []byte) (text string) {
 	if e := store.FindExtra(extras, store.TagDead); e != nil {
 		text += " " + engine.Why(e[8]).String()
 	}
+	if e := store.FindExtra(extras, store.TagLapses); e != nil {
+		for e = e[4:]; len(e) >= 12; e = e[12:] {
+			text += fmt.Sprintf(" lapses=%d", binary.LittleEndian.Uint16(e[8:]))
+		}
+	}
 	if e := store.FindExtra(extras, store.TagLease); e != nil {
 		text += fmt.Sprintf(" lease=%d", binary.LittleEndian.Uint32(e))
 	}
@@ -705,6 +710,10 @@ func (w *world) newAdd() engine.Add {
 	w.Arg("ttl", &a.TTL)
 	w.Arg("delay", &a.Delay)
 	w.Arg("timeout", &a.Timeout)
+	if w.D.HasArg("maxlapses") {
+		a.Policy = &engine.Policy{Set: engine.SetMaxLapses}
+		w.Arg("maxlapses", &a.Policy.MaxLapses)
+	}
 	body := "body"
 	w.Arg("body", &body)
 	a.Body = []byte(body)

@@ -200,8 +200,11 @@ func (n *Node) due(j *store.Job) {
 		if !paused {
 			n.expireRun(j)
 		}
+		j, _, lapsed := n.lapse(j)
 		if paused {
 			n.keepOut(j)
+		} else if lapsed && comesBack(j) {
+			n.giveUp(j, WhyLapses, false)
 		} else if comesBack(j) && n.isExhausted(j) {
 			n.giveUp(j, WhyDeliveries, false)
 		} else if !n.requeue(j, false) && j.QTime <= n.now {

@@ -49,6 +49,10 @@ const (
 	TagProgress
 	// TagLease: how long the current delivery lasts, if its GETJOB said that (package engine).
 	TagLease
+	// TagLapses: how often each node has seen a delivery of the job lapse, if that counts (package engine).
+	TagLapses
+	// TagMaxLapses: how many lapses end the job, if its ADDJOB said so (package engine).
+	TagMaxLapses
 )
 
 const extraHead = 3

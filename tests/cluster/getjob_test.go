@@ -93,3 +93,23 @@ func TestNackWithABodyTooBigForOthers(t *testing.T) {
 	assert.Equal(t, int64(1), c.Do("NACK", here, "BODY", big).Int())
 	assert.Len(t, c.Do("SHOW", here).Field("body").Str, len(big))
 }
+
+// The lapses of all nodes count together.
+func TestMaxLapsesOverAMesh(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	id := added(t, m[0].Dial(), "q", "b", 5000, "REPLICATE", 2, "RETRY", 1, "MAXLAPSES", 3)
+	for i := range 3 {
+		v := m[i%2].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+		require.NotEmpty(t, v.Elems)
+		require.Equal(t, id, v.Elems[0].Elems[1].Str)
+		if i == 1 {
+			require.Equal(t, int64(1), m[1].Do("NACK", id).Int(), "an orderly end")
+			v = m[1].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+			require.NotEmpty(t, v.Elems)
+		}
+	}
+	for _, s := range m {
+		shows(t, s, id, "why", "max-lapses")
+	}
+}
