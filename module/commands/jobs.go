@@ -276,7 +276,7 @@ func (m *module) putJob(c *rm.Ctx, j *store.Job, s shape, byCopy bool) {
 		c.Text("nacks")
 		c.Int(int64(j.Nacks))
 		c.Text("additional-deliveries")
-		c.Int(int64(j.Deliveries))
+		c.Int(engine.Additional(j))
 	}
 	if s.token {
 		c.Text("token")
@@ -296,7 +296,7 @@ func putInfo(c *rm.Ctx, j *store.Job) {
 		{"retry", engine.TermOf(j)},
 		{"priority", int64(j.Priority())},
 		{"created", int64(j.CTime / 1_000_000)},
-		{"deliveries", int64(j.Deliveries)},
+		{"deliveries", engine.Additional(j)},
 		{"nacks", int64(j.Nacks)},
 	}
 	c.Map(len(fields))
@@ -372,10 +372,25 @@ func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
 func (m *module) fastAck(c *rm.Ctx) { m.each(c, m.ops.fastAck) }
 func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
 
+// enqueue is ENQUEUE.
 func (m *module) enqueue(c *rm.Ctx) {
-	if m.hasRoom(c, 0, nil) {
-		m.each(c, m.ops.enqueue)
+	ids, unstarted, err := parseEnqueue(c)
+	do := m.ops.enqueue
+	if unstarted {
+		do = m.node.EnqueueUnstarted
 	}
+	if m.hasRoom(c, 0, err) {
+		m.eachOf(c, ids, do)
+	}
+}
+
+// parseEnqueue reads ENQUEUE: how many IDs it has, and whether UNSTARTED is behind them.
+func parseEnqueue(c args) (ids int, unstarted bool, err error) {
+	ids = leading(c, func(arg []byte) bool { return is(arg, "UNSTARTED") })
+	if rest := c.NArgs() - ids - 1; rest > 1 || rest == 1 && ids == 0 {
+		return 0, false, errSyntax
+	}
+	return ids, ids < c.NArgs()-1, nil
 }
 
 // hasRoom refuses a command that queues jobs where memory is short. size is how many bytes the command brings, err what is wrong with its

@@ -43,7 +43,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 		{"delay", int64(j.Delay)},
 		{"retry", int64(j.Retry)},
 		{"nacks", int64(j.Nacks)},
-		{"additional-deliveries", int64(j.Deliveries)},
+		{"additional-deliveries", engine.Additional(j)},
 	} {
 		c.Text(f.name)
 		c.Int(f.value)

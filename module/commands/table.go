@@ -84,7 +84,7 @@ func (m *module) commands() []rm.Command {
 		{Name: "canceljob", Run: m.cancelJob, Flags: "write", Categories: "write slow", Info: rm.Info{
 			Summary: "Deletes jobs from all nodes, and those that go with them.", Complexity: "O(N) with N jobs deleted", Since: since, Arity: -2, Args: idArgs(false)}},
 		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
-			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: idArgs(true)}},
+			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: append(idArgs(true), word("UNSTARTED"))}},
 		{Name: "nack", Run: m.nack, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Gives jobs back as not done: they are queued again, at once or later, or become dead letters.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1,
 			Args: append(idArgs(true), rm.Arg{Name: "when", Kind: rm.ArgOneOf, Optional: true, Sub: []rm.Arg{

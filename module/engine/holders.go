@@ -62,8 +62,8 @@ func saysWhere(j *store.Job, m *wire.Message) bool {
 	return false
 }
 
-// tellTerm tells the other holders what they hear before most messages about a job, and nothing else: with it how long a delivery lasts, and
-// how many have lapsed.
+// tellTerm tells the other holders what they hear before most messages about a job, and nothing else: how long a delivery lasts, and how
+// often it was tried.
 func (n *Node) tellTerm(j *store.Job) {
 	where := n.whereabouts(j)
 	if n.mayHaveHeir(j) {

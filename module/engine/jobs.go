@@ -318,10 +318,19 @@ func (n *Node) Delete(id *store.ID) bool {
 }
 
 // Enqueue puts a job back into its queue, for ENQUEUE.
-func (n *Node) Enqueue(id *store.ID) bool {
+func (n *Node) Enqueue(id *store.ID) bool { return n.enqueue(id, false) }
+
+// EnqueueUnstarted is Enqueue for a client that has the job, and hasn't begun with it: the delivery doesn't count. The returns of a job, by which
+// nodes tell which word about it is the later one, never become fewer; so it is counted how many of them don't count.
+func (n *Node) EnqueueUnstarted(id *store.ID) bool { return n.enqueue(id, true) }
+
+func (n *Node) enqueue(id *store.ID, unstarted bool) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
+	}
+	if unstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
+		j = n.count(j, store.TagLapses, 0, 1)
 	}
 	if j.Uncertain() && j.State == store.StateActive {
 		// ENQUEUE is said by hand, by somebody who knows that no client has the job.

@@ -199,6 +199,7 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 		}
 		return extra{tag, binary.LittleEndian.AppendUint32(nil, count)}
 	}
+	j.Deliveries -= uint16(min(unstarted(j), int64(j.Deliveries))) // what tells which of them don't count begins anew, too
 	ttl := int64(0)
 	if d, ok := DeathOf(j); ok {
 		ttl = d.TTL

@@ -202,15 +202,31 @@ func (n *Node) backoff(p *Policy, failures int) int64 {
 // changes nothing.
 //
 // A TagTries has the count of the job's moves when it was last revived, 0 if it never was (32 bits, little endian), and for each node 8 bytes with
-// its name and two numbers of 16 bits: deliveries and NACKs. A TagLapses has the same form, and its numbers are the lapses, and 0.
+// its name and two numbers of 16 bits: deliveries and NACKs. A TagLapses has the same form, and its numbers are the lapses, and
+// how often the job was given back unstarted.
 const (
 	triesHead = 4
 	triesNode = nodeLen + 4
 	triesMost = 64 // nodes; what further ones do isn't counted
 )
 
-// tries counts a job's deliveries and NACKs.
-func tries(j *store.Job) (deliveries, nacks int64) { return sumTries(j, store.TagTries) }
+// tries counts a job's NACKs, and its deliveries without those that were given back unstarted.
+func tries(j *store.Job) (deliveries, nacks int64) {
+	deliveries, nacks = sumTries(j, store.TagTries)
+	if deliveries > 0 {
+		deliveries = max(0, deliveries-unstarted(j))
+	}
+	return deliveries, nacks
+}
+
+// unstarted is how often a job was given back unstarted.
+func unstarted(j *store.Job) int64 {
+	_, n := sumTries(j, store.TagLapses)
+	return n
+}
+
+// Additional is how often a job came back without a NACK, but for those times when it was given back unstarted.
+func Additional(j *store.Job) int64 { return max(0, int64(j.Deliveries)-unstarted(j)) }
 
 // lapses counts a job's deliveries that have lapsed.
 func lapses(j *store.Job) int64 {
@@ -328,18 +344,17 @@ func (n *Node) limit(j *store.Job) int64 {
 	return n.policyOf(j).MaxDeliveries
 }
 
-// lapse counts that the retry time of a job's delivery by this node has ended. It says whether that counts, and whether the job is to be given
-// up. The job may move.
-func (n *Node) lapse(j *store.Job) (_ *store.Job, counts, over bool) {
+// lapse counts that the retry time of a job's delivery by this node has ended. It says whether the job is to be given up. The job may move.
+func (n *Node) lapse(j *store.Job) (_ *store.Job, over bool) {
 	if j.Place != store.InWorking {
-		return j, false, false
+		return j, false
 	}
 	limit := n.maxLapses(j)
 	if limit == 0 {
-		return j, false, false
+		return j, false
 	}
 	j = n.count(j, store.TagLapses, 1, 0)
-	return j, true, lapses(j) >= limit
+	return j, lapses(j) >= limit
 }
 
 // maxLapses is how many lapses end a job; 0: they aren't counted.

@@ -469,15 +469,18 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
-	lapsed := false
-	if flags&(wire.CountMore|wire.CountNack|keptInHands) == wire.CountMore && j.QTime <= n.now+2*store.AnnounceMS {
-		j, lapsed, _ = n.lapse(j) // the sender was the first to find its time over
+	counted := false // the others are to hear what this node has counted for the delivery that ends
+	if flags&(wire.CountMore|wire.CountNack|keptInHands) == wire.CountMore && j.Place == store.InWorking {
+		if j.QTime <= n.now+2*store.AnnounceMS {
+			j, _ = n.lapse(j) // the sender was the first to find its time over (lapses)
+		}
+		counted = j.Parts > 0 && (j.Extra(store.TagTries) != nil || j.Extra(store.TagLapses) != nil)
 	}
 	if word&wire.InHands == 0 {
 		n.endLease(j)
 	}
 	n.demote(j, 0)
-	if lapsed {
+	if counted {
 		n.tellTerm(j)
 	}
 }

@@ -526,7 +526,7 @@ func wordsText(extras []byte) (text string) {
 	}
 	if e := store.FindExtra(extras, store.TagLapses); e != nil {
 		for e = e[4:]; len(e) >= 12; e = e[12:] {
-			text += fmt.Sprintf(" lapses=%d", binary.LittleEndian.Uint16(e[8:]))
+			text += fmt.Sprintf(" lapses=%d unstarted=%d", binary.LittleEndian.Uint16(e[8:]), binary.LittleEndian.Uint16(e[10:]))
 		}
 	}
 	if e := store.FindExtra(extras, store.TagLease); e != nil {
@@ -829,7 +829,11 @@ func (w *world) verb(name string) {
 		case "nack":
 			w.Say("%v", n.e.Nack(&id, w.failure()))
 		case "enqueue":
-			w.Say("%v", n.e.Enqueue(&id))
+			enqueue := n.e.Enqueue
+			if w.D.HasArg("unstarted") {
+				enqueue = n.e.EnqueueUnstarted
+			}
+			w.Say("%v", enqueue(&id))
 		case "dequeue":
 			w.Say("%v", n.e.Dequeue(&id))
 		case "working":

@@ -200,7 +200,7 @@ func (n *Node) due(j *store.Job) {
 		if !paused {
 			n.expireRun(j)
 		}
-		j, _, lapsed := n.lapse(j)
+		j, lapsed := n.lapse(j)
 		if paused {
 			n.keepOut(j)
 		} else if lapsed && comesBack(j) {

@@ -237,7 +237,7 @@ func (n *Node) WIP(q *store.Queue, count int, overdue bool) (list []InProgress) 
 		if overdue && due > n.now {
 			break
 		}
-		given := 1 + int(j.Nacks) + int(j.Deliveries)
+		given := 1 + int(j.Nacks) + int(Additional(j))
 		if j.Uncertain() {
 			given--
 		}

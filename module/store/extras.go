@@ -49,7 +49,7 @@ const (
 	TagProgress
 	// TagLease: how long the current delivery lasts, if its GETJOB said that (package engine).
 	TagLease
-	// TagLapses: how often each node has seen a delivery of the job lapse, if that counts (package engine).
+	// TagLapses: how often each node has seen a delivery of the job lapse, if that counts, and was given the job back unstarted (package engine).
 	TagLapses
 	// TagMaxLapses: how many lapses end the job, if its ADDJOB said so (package engine).
 	TagMaxLapses

@@ -113,3 +113,28 @@ func TestMaxLapsesOverAMesh(t *testing.T) {
 		shows(t, s, id, "why", "max-lapses")
 	}
 }
+
+// A job that is given back unstarted, at whatever holder, has no delivery more at any of them.
+func TestUnstartedOverAMesh(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2)
+	id := added(t, m[0].Dial(), "q", "b", 5000, "REPLICATE", 2, "RETRY", 60, "MAXDELIVERIES", 1)
+	for i := range 4 {
+		v := m[i%2].Do("GETJOB", "TIMEOUT", 30_000, "WITHINFO", "FROM", "q")
+		require.NotEmpty(t, v.Elems)
+		assert.Equal(t, int64(0), v.Elems[0].Elems[3].Field("deliveries").Int())
+		require.Equal(t, int64(1), m[(i+i/2)%2].Do("ENQUEUE", id, "UNSTARTED").Int())
+		for _, s := range m {
+			harness.Await(t, 10*time.Second, "the counts", func() bool {
+				v := s.Do("SHOW", id)
+				return v.Field("deliveries").Is(0) && v.Field("additional-deliveries").Is(0)
+			})
+		}
+	}
+	v := m[0].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	require.Equal(t, int64(1), m[0].Do("NACK", id).Int())
+	for _, s := range m {
+		shows(t, s, id, "why", "max-deliveries")
+	}
+}
