@@ -43,6 +43,11 @@ func parseMove(c args) (v moving, err error) {
 				return v, errPriority
 			}
 			i += 2
+		case is(opt, "AT") && more && v.ids > 0 && !v.HasAt:
+			if v.At, v.HasAt = between(c.Arg(i+1), 0, engine.MaxUnix); !v.HasAt {
+				return v, errDueAt
+			}
+			i += 2
 		case is(opt, "COUNT") && more && v.from != nil && v.count == 0:
 			count, ok := between(c.Arg(i+1), 1, engine.MaxMove)
 			if !ok {
@@ -74,7 +79,7 @@ func parseMove(c args) (v moving, err error) {
 }
 
 func isMoveOption(arg []byte) bool {
-	return is(arg, "FROM") || is(arg, "TO") || is(arg, "PRIORITY") || is(arg, "COUNT") || is(arg, "MESH") || is(arg, "TIMEOUT")
+	return is(arg, "FROM") || is(arg, "TO") || is(arg, "PRIORITY") || is(arg, "AT") || is(arg, "COUNT") || is(arg, "MESH") || is(arg, "TIMEOUT")
 }
 
 // moveJob is MOVEJOB.
@@ -119,6 +124,9 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 		case v.from != nil && !c.May(v.from, rm.UseWrite), v.To != nil && !c.May(v.To, rm.UseWrite):
 			return errNoKey // the server takes the first TO for the word, also where it is the name of a queue
 		}
+	}
+	if v.HasAt && v.At-m.node.Now()/1000 >= engine.MaxSeconds {
+		return errDueAt
 	}
 	m.watchMemory(0)
 	if err := m.node.HasRoom(); err != nil {

@@ -35,7 +35,7 @@ func FuzzParse(f *testing.F) {
 		"PAUSE q in out none state bcast", "PAUSE q in FOR 2147483647 BCAST", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q", "GETJOB LEASE 2147483647 NOHANG FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
-		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "NACK x REASON BODY BODY DEAD DELAY 3", "ENQUEUE x y UNSTARTED", "MOVEJOB x y TO q PRIORITY 100", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
+		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "NACK x REASON BODY BODY DEAD DELAY 3", "ENQUEUE x y UNSTARTED", "MOVEJOB x y TO q PRIORITY 100", "MOVEJOB x AT 1790000100 PRIORITY 1 TO AT", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
 		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
@@ -114,6 +114,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if v, err := parseMove(w); err == nil {
 			require.True(t, v.count >= 1 && v.count <= engine.MaxMove && v.timeout > 0)
+			require.True(t, v.At >= 0 && v.At <= engine.MaxUnix && (v.HasAt || v.At == 0) && (v.ids > 0 || !v.HasAt))
 			require.True(t, (v.ids > 0) != (v.from != nil) && v.ids < len(w) && (v.from != nil || !v.mesh))
 		}
 		if o, _, err := parseFlush(w); err == nil {

@@ -97,7 +97,7 @@ func (m *module) commands() []rm.Command {
 			Args: []rm.Arg{{Name: "jobs", Kind: rm.ArgOneOf, Sub: []rm.Arg{
 				{Name: "job-id", Kind: rm.ArgString, Multiple: true},
 				{Name: "several", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "queue", Kind: rm.ArgKey, Token: "FROM"}, number("COUNT", "count")}}}},
-				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, number("PRIORITY", "priority"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
+				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, number("PRIORITY", "priority"), number("AT", "unix-seconds"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Takes jobs out of their queues without delivering them.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "working", Run: m.working, Flags: "write fast", Categories: "write fast", Info: rm.Info{

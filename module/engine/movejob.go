@@ -19,6 +19,8 @@ const MaxMove = 10_000
 const (
 	ErrInProgress Refusal = "INPROGRESS The job is being worked on: it can be moved when it is given back"
 	ErrNotHere    Refusal = "TRYAGAIN The job waits at another node, which didn't answer, or can't be asked in MULTI and scripts"
+	ErrHeldAt     Refusal = "HELDBACK The job is deferred or blocked: it comes when it is released, and has no time"
+	ErrDeadAt     Refusal = "ERR a dead letter gets a time only where it is to live again: say TO"
 	ErrNotDead    Refusal = "NOTDEAD The job isn't dead, or where it came from isn't known: say where it is to go, by TO"
 )
 
@@ -27,12 +29,14 @@ type Move struct {
 	To       []byte // the queue; nil: a dead letter goes back to where it came from
 	Ranks    bool   // the job gets Priority; otherwise it keeps its own
 	Priority int    // see [Add]
+	HasAt    bool
+	At       int64 // unix time in seconds at which the job is due
 }
 
-// Move moves a job, or gives it another priority, and says whether anything has changed. It refuses a job that isn't known here (ErrNoJob), that
-// a client works on, or had at most once (ErrInProgress), that waits at another node (ErrNotHere), that isn't dead where no queue is
-// said (ErrNotDead), a queue that takes nothing (ErrPaused) or can't be made, and a queue in which another job has the job's key
-// (DUPLICATE). Nothing has changed then.
+// Move moves a job, or gives it another priority or time, and says whether anything has changed. It refuses a job that isn't known here
+// (ErrNoJob), that a client works on, or had at most once (ErrInProgress), that waits at another node (ErrNotHere), that isn't dead where
+// no queue is said (ErrNotDead), that can't have a time (ErrHeldAt, ErrDeadAt), a queue that takes nothing (ErrPaused) or can't be made, and
+// a queue in which another job has the job's key (DUPLICATE). Nothing has changed then.
 func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	j, to := n.store.Lookup(id), m.To
 	switch {
@@ -42,6 +46,16 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		return false, ErrInProgress
 	case !n.standsHere(j):
 		return false, ErrNotHere
+	}
+	if m.HasAt {
+		switch {
+		case held(j):
+			return false, ErrHeldAt
+		case isDead(j) && to == nil:
+			return false, ErrDeadAt
+		case to == nil:
+			to = slices.Clone(j.Queue.NameBytes())
+		}
 	}
 	if to == nil {
 		if to = slices.Clone(cameFrom(j.Extras())); !isDead(j) || to == nil {
@@ -59,7 +73,11 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	}
 	stays := string(to) == string(j.Queue.NameBytes())
 	if stays && (!m.Ranks || m.Priority == j.Priority()) {
-		return false, nil
+		if m.HasAt {
+			n.Stats.Moved++
+			n.setDue(j, m)
+		}
+		return m.HasAt, nil
 	}
 	queued := j.State == store.StateQueued
 	n.store.Hold(j)
@@ -75,7 +93,8 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		return false, err
 	}
 	n.Stats.Moved++
-	n.arrive(n.rank(j, m), queued)
+	j = n.rank(j, m)
+	n.arrive(n.dueAt(j, m), queued, m.HasAt)
 	return true, nil
 }
 
@@ -89,6 +108,34 @@ func (n *Node) standsHere(j *store.Job) bool {
 		return n.CountsHere(j)
 	}
 	return false
+}
+
+// setDue gives a job that waits here, or is delayed, the time that m says, in its queue.
+func (n *Node) setDue(j *store.Job, m *Move) {
+	queued := j.State == store.StateQueued
+	if queued && m.At*1000 <= n.now {
+		return
+	}
+	j = n.dueAt(j, m)
+	n.delay(j, delayFrom(j, n.now))
+	n.serveBehind(j.Queue) // its key may be free
+}
+
+// dueAt keeps with a job when it is due, if m says that: at a unix time, as with ADDJOB … AT, but not beyond the time at which its life has its
+// retry time left. The job may move.
+func (n *Node) dueAt(j *store.Job, m *Move) *store.Job {
+	if !m.HasAt {
+		return j
+	}
+	span := n.restsFor(j, max(0, min(m.At*1000-n.now, MaxSeconds*1000)))
+	j.Delay = uint32((span + 999) / 1000)
+	var at []byte
+	if span > 0 {
+		at = binary.LittleEndian.AppendUint64(nil, uint64((n.now+span)/1000))
+	}
+	j, _ = n.setExtra(j, store.TagAt, at)
+	n.logAnew(j)
+	return j
 }
 
 // rank gives a held job that has moved its new priority, if m says one. The job may move in memory.
@@ -109,8 +156,14 @@ func (n *Node) learnRank(j *store.Job, extras []byte) *store.Job {
 	return j
 }
 
-// arrive tells the other holders that a job has moved, and queues it, if it was queued before. In a mesh a unique job asks for its key first.
-func (n *Node) arrive(j *store.Job, queued bool) {
+// arrive tells the other holders that a job has moved, and queues it, if it was queued before, or delays it, if it has got a new time. In a mesh a
+// unique job asks for its key first.
+func (n *Node) arrive(j *store.Job, queued, timed bool) {
+	if left := delayFrom(j, n.now); timed && (left > 0 || !queued) && !n.putOff(j) {
+		n.tellChanged(j, wire.NewQueue)
+		n.delay(j, left)
+		return
+	}
 	if asks := n.putOff(j) && (queued || !rests(j) && !held(j) && j.Reason() == store.Delayed); queued || asks {
 		clearQueuedOnce(j) // its queueing isn't counted
 		n.tellChanged(j, wire.NewQueue)
@@ -163,7 +216,8 @@ func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	}
 	n.Stats.Moved++
 	n.Stats.Revived++
-	n.arrive(n.rank(j, m), true)
+	j = n.rank(j, m)
+	n.arrive(n.dueAt(j, m), true, m.HasAt)
 	return nil
 }
 
@@ -370,16 +424,20 @@ func (m *Move) clone() Move {
 }
 
 // An AskMove has in Queue the length of the first queue's name as a varint, that name (with wire.ByID: IDs, 24 bytes each), and then parts that may be absent: moveRank and a
-// byte with the new priority; moveTo and the second queue's name, to the end.
+// byte with the new priority; moveAt and the new time as a varint; moveTo and the second queue's name, to the end.
 const (
 	moveTo   = 1
 	moveRank = 2
+	moveAt   = 3
 )
 
 func appendMove(b, from []byte, m *Move) []byte {
 	b = append(binary.AppendUvarint(b, uint64(len(from))), from...)
 	if m.Ranks {
 		b = append(append(b, moveRank), store.PriorityValue(m.Priority)...)
+	}
+	if m.HasAt {
+		b = binary.AppendUvarint(append(b, moveAt), uint64(m.At))
 	}
 	if m.To != nil {
 		b = append(append(b, moveTo), m.To...)
@@ -398,6 +456,13 @@ func parseMove(b []byte) (from []byte, m Move, ok bool) {
 		if b = b[2:]; m.Priority < -store.MaxPriority || m.Priority > store.MaxPriority {
 			return nil, m, false
 		}
+	}
+	if len(b) > 1 && b[0] == moveAt {
+		at, used := binary.Uvarint(b[1:])
+		if used <= 0 || at > MaxUnix {
+			return nil, m, false
+		}
+		m.HasAt, m.At, b = true, int64(at), b[1+used:]
 	}
 	switch {
 	case len(b) == 0:

@@ -875,7 +875,7 @@ func (w *world) failure() *engine.Failure {
 	return f
 }
 
-// move moves a job (NODE JOB [to=QUEUE] [priority=N]).
+// move moves a job (NODE JOB [to=QUEUE] [priority=N] [at=SECONDS from now]).
 func (w *world) move() {
 	n, id := w.actor(0), w.Job(1)
 	m := engine.Move{Ranks: w.D.HasArg("priority")}
@@ -885,6 +885,10 @@ func (w *world) move() {
 		m.To = []byte(name)
 	}
 	w.Arg("priority", &m.Priority)
+	if m.HasAt = w.D.HasArg("at"); m.HasAt {
+		w.Arg("at", &m.At)
+		m.At += (w.Now + n.Off) / 1000
+	}
 	n.Do(func() {
 		switch moved, err := n.e.Move(&id, &m); {
 		case err == engine.ErrNotHere:

@@ -138,3 +138,27 @@ func TestUnstartedOverAMesh(t *testing.T) {
 		shows(t, s, id, "why", "max-deliveries")
 	}
 }
+
+// The node where a job waits gives it another time, also if a node is asked that only has a copy. A unique dead letter that lives again keeps its time
+// until it has its key.
+func TestMoveJobAtOverAMesh(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	c := m[0].Dial()
+	id := added(t, c, "q", "b", 5000, "REPLICATE", 3, "RETRY", 2)
+	at := time.Now().Unix() + 5
+	require.Equal(t, int64(1), m[1].Do("MOVEJOB", id, "AT", at).Int(), "where it is no more than a copy")
+	dead := added(t, c, "u", "b", 5000, "REPLICATE", 2, "UNIQUE", "until-processed")
+	v := c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "u")
+	require.NotEmpty(t, v.Elems)
+	require.Equal(t, int64(1), c.Do("NACK", dead, "DEAD").Int())
+	require.Equal(t, int64(1), c.Do("MOVEJOB", dead, "TO", "u", "AT", at).Int())
+	v = m[2].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	assert.InDelta(t, at, time.Now().Unix(), 2)
+	require.Equal(t, int64(1), m[2].Do("ACKJOB", id).Int())
+	v = m[1].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "u")
+	require.NotEmpty(t, v.Elems)
+	assert.GreaterOrEqual(t, time.Now().Unix(), at)
+	require.Equal(t, int64(1), m[1].Do("ACKJOB", dead).Int())
+}
