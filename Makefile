@@ -1,7 +1,8 @@
 # jobmesh's front door. "make help" lists what there is.
 SO       := jobmesh.so
 PREFIX   ?= /usr/local
-FUZZTIME ?= 30s
+FUZZTIME ?= 5s
+LONGFUZZ ?= 30s
 SEEDS    ?= 1000
 TIME     ?= 30m
 NODES    ?= 3
@@ -34,17 +35,17 @@ demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a
 TALLY = $(GO) run ./tests/tally
 # The packages that take longest begin first. They mostly wait, so one more than there are cores runs at once.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -timeout 15m ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
+TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -timeout 15m -skip '^TestLong' ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
 # The same plans and histories each time, so that a failure comes from the change. make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
-LONG  = $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
+LONG  = $(GO) test -json -count=1 -timeout 15m -run '^TestLong' ./tests/... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
   $(GO) test -tags check -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
-test: setup build vet ## Run all tests, and each fuzzer for FUZZTIME (30s): ten minutes
+test: setup build vet ## Run all tests but the long ones, and each fuzzer for FUZZTIME (5s): ten minutes
 	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
 
-test-long: setup build ## Run what takes longer: chaos on three nodes and on five, LONGTIME (3m) each, and LONGSEEDS (20) more histories of each kind
+test-long: setup build ## Run what takes longer: tests that are named TestLong…, each fuzzer for LONGFUZZ (30s), chaos on three nodes and on five, LONGTIME (3m) each, and LONGSEEDS (20) more histories of each kind
 	@set -o pipefail; { bad=0; $(LONG); exit $$bad; } | $(TALLY)
 
 test-all: setup build vet ## Run both, as CI does: within forty minutes
@@ -65,8 +66,8 @@ sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes
 bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-bulk': ADDJOBS, '-locks': locks, '-slowest': what keeps a full server longest, '-against FILE': another build of the module)
 	@$(GO) run ./tests/bench $(BENCH)
 
-fuzz: ## Run each fuzzer for FUZZTIME
-	@tests/fuzz.sh $(FUZZTIME)
+fuzz: ## Run each fuzzer for LONGFUZZ (30s)
+	@tests/fuzz.sh $(LONGFUZZ)
 
 vet:
 	@unformatted=$$(gofmt -l cgo lua rm module tests); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi

@@ -65,7 +65,7 @@ func TestTotalQueueKilled(t *testing.T) {
 	q.finish()
 }
 
-func TestTotalQueueStopped(t *testing.T) {
+func TestLongTotalQueueStopped(t *testing.T) {
 	t.Parallel()
 	m := start(t, nodes)
 	q := newQueue(t, m, 3000, "REPLICATE", 3, "RETRY", 1)
@@ -81,7 +81,7 @@ func TestTotalQueueStopped(t *testing.T) {
 	q.finish()
 }
 
-func TestTotalQueueAllRestarted(t *testing.T) {
+func TestLongTotalQueueAllRestarted(t *testing.T) {
 	t.Parallel()
 	m := start(t, nodes, durable...)
 	q := newQueue(t, m, 3000, "REPLICATE", 3, "RETRY", 1)

@@ -249,7 +249,7 @@ const nodes = 7
 
 var durable = []string{"appendonly yes", "appendfsync always"}
 
-func TestTotalQueue(t *testing.T) {
+func TestLongTotalQueue(t *testing.T) {
 	m := start(t, nodes)
 	began := time.Now()
 	q := newQueue(t, m, size(t), "REPLICATE", 3, "RETRY", 2)

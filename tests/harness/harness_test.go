@@ -199,7 +199,7 @@ func TestAServerThatDiesFailsItsTest(t *testing.T) {
 }
 
 // The sanitizers see what C and what Go does to the server's memory.
-func TestMisuseOfMemoryFailsItsTest(t *testing.T) {
+func TestLongMisuseOfMemoryFailsItsTest(t *testing.T) {
 	module := harness.Sanitized(t, "-tags", "jobmesh_misuse", "./module")
 	for name, misuse := range map[string]struct {
 		signal syscall.Signal

@@ -171,7 +171,7 @@ func TestAnyBytes(t *testing.T) {
 
 // The protocol's own limit is 512 MiB. A body of that size goes in and out again. A body of one
 // byte more is refused before it is sent, and changes nothing.
-func TestBiggestBody(t *testing.T) {
+func TestLongBiggestBody(t *testing.T) {
 	const limit = 512 << 20
 	s := harness.Start(t)
 	c := s.Dial()

@@ -140,7 +140,9 @@ func TestLifeR6(t *testing.T) {
 	add(t, c, "q", "b", 0)
 	c.Do("PAUSE", "q", "out")
 	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q", "none").NullArray())
-	blocks := func() int { return strings.Count(c.Do("LOCK.SCAN", 0, "TYPE", "waiting", "COUNT", 100).String(), "rate") }
+	blocks := func() int {
+		return strings.Count(c.Do("LOCK.SCAN", 0, "TYPE", "waiting", "COUNT", 100).String(), "rate")
+	}
 	assert.Zero(t, blocks())
 	c.Do("PAUSE", "q", "none")
 	get(t, c, "q")

@@ -54,7 +54,7 @@ func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 
 // No Go runs in a forked child, here for the type of queues. If it did, one save in two would
 // hang beside goroutines that are as busy as these.
-func TestSavesEndWhileGoIsBusy(t *testing.T) {
+func TestLongSavesEndWhileGoIsBusy(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
