@@ -263,7 +263,28 @@ func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 	}
 }
 
+// policies are what the settings say of all queues.
+func (s *Sim) policies() *engine.Policies {
+	return &engine.Policies{RateOf: func([]byte) engine.Rate { return s.Rate }, Rated: s.Rate.Count > 0, Generation: 1}
+}
+
+// inRate notes a delivery, and checks that a queue's rate holds.
+func (s *Sim) inRate(n *node, queue string) {
+	if s.Rate.Count == 0 {
+		return
+	}
+	if s.deliveries == nil {
+		s.deliveries = map[string][]int64{}
+	}
+	times := append(s.deliveries[queue], s.now)
+	s.deliveries[queue] = times
+	if before := len(times) - 1 - int(s.Rate.Count); before >= 0 && s.now-times[before] < s.Rate.Seconds*1000 {
+		s.fail("node %d delivers job number %d of %s, %d of them in %d ms", n.i, len(times), queue, s.Rate.Count+1, s.now-times[before])
+	}
+}
+
 func (s *Sim) take(n *node, sj *store.Job) {
+	s.inRate(n, string(sj.Queue.NameBytes()))
 	j := s.jobs[sj.ID]
 	if j == nil {
 		s.fail("node %d delivers a job that nobody added: %s", n.i, sj.ID)

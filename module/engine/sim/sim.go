@@ -101,6 +101,8 @@ type Config struct {
 	FamilyDeleted float64
 	// Failing: so many of the jobs that are given back come with a delay, a reason, or as dead letters, from 0 to 1.
 	Failing float64
+	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.
+	Rate engine.Rate
 
 	// FamilyMoved: some deferred jobs are released into another queue, and some jobs that come
 	// after cancelled ones become dead letters.
@@ -177,7 +179,8 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
-	flushings  [queues]int // QFLUSHes of each queue that wait for their answer
+	flushings  [queues]int        // QFLUSHes of each queue that wait for their answer
+	deliveries map[string][]int64 // when jobs of each queue were delivered, if there is a Rate
 	now        int64
 	seq        uint64
 	queue      events
@@ -380,7 +383,7 @@ func (n *node) boot() {
 	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
 	n.e = engine.New(engine.Config{
 		Alloc: n.alloc, Keys: n.keys, Random: rand.NewPCG(s.r.Uint64(), uint64(n.life)),
-		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady,
+		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady, Policies: s.policies(),
 	})
 	n.e.SetRepairAfter(s.RepairAfter)
 	if most := s.maxLease(); most > 0 {

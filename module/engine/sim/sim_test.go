@@ -152,12 +152,18 @@ var histories = map[string]Config{
 		MinDelay: 1, MaxDelay: 300, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 300, Partitions: 40, CutSecs: 40, Crashes: 30, Wipes: 10, Replaced: 10, Promotions: 20,
 		Joins: 60, MaxNodes: 6, Resets: 60, Pressure: 20, Leaving: 20, PauseQueue: 60, Skew: 2000, Steps: 10, StepMS: 20_000,
 	}},
-	"failing": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.4, Once: 0.1, Replicate: 3, Failing: 0.8, Faults: Faults{
+	"failing": {PerTenSeconds: 200, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.4, Once: 0.1, Replicate: 3, Failing: 0.8, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pauses: 20, Leaving: 20, Crashes: 20, Stops: 20, Rewrites: 60, PauseQueue: 30,
 	}},
 	"failing in trouble": {PerTenSeconds: 400, Nodes: 5, Former: 1, Jobs: 200, Seconds: 240, AckShare: 0.4, Once: 0.1, Wiped: 1, Replicate: 3, Failing: 0.8, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10,
 		PauseQueue: 20, Promotions: 20, Skew: 2000, Steps: 10, StepMS: 20_000,
+	}},
+	"rated": {PerTenSeconds: 800, Nodes: 3, Jobs: 200, Seconds: 120, AckShare: 0.8, Once: 0.1, Replicate: 2, Rate: engine.Rate{Count: 20, Seconds: 2}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 20, Stops: 20, Rewrites: 30, Resets: 60, Pauses: 20, Partitions: 20,
+	}},
+	"rated lossy": {PerTenSeconds: 800, Nodes: 5, Jobs: 60, Seconds: 180, AckShare: 0.6, Once: 0.1, Replicate: 3, Rate: engine.Rate{Count: 5, Seconds: 3}, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Resets: 100, Partitions: 30, Pauses: 20, Promotions: 20, PauseQueue: 20, Skew: 500,
 	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
