@@ -426,6 +426,8 @@ func (s *Sim) maxLease() int64 {
 		return s.Locks.MaxLease
 	case s.Uniques != nil:
 		return s.Uniques.MaxLease
+	case s.Rate.Count > 0:
+		return 3 * s.Rate.Seconds * 1000 // after promotions nodes wait for the longest lease that others may have given
 	}
 	return 0
 }
