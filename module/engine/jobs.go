@@ -402,7 +402,14 @@ func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error)
 		if handedOver(j) {
 			return 0, false, ErrElsewhere // the client that works on the job has its lock from that node
 		}
+		freed := n.store.Freed()
 		pending, err = n.extend(j, w)
+		if n.store.Freed() != freed {
+			// Asking for the lock may have followed the ends of other jobs, which may have moved this one, or ended it.
+			if j = n.store.Lookup(id); j == nil || j.State == store.StateAcked {
+				return 0, false, ErrNoJob
+			}
+		}
 		if err == errContested {
 			return TermOf(j), true, nil // [Node.claimAnew] goes on with it
 		}
