@@ -10,6 +10,7 @@ import (
 // Errors of MOVEJOB.
 const (
 	errMoveCount engine.Refusal = "ERR COUNT must be between 1 and 10000"
+	errManyMoved engine.Refusal = "ERR at most 1000 IDs at once: cut the call in parts, or say FROM"
 	errMoveBack  engine.Refusal = "NOPERM this user's key patterns (ACL) exclude some queues, and dead letters may come from any: say TO"
 )
 
@@ -24,6 +25,7 @@ type moving struct {
 
 const (
 	defaultMove = 100   // the COUNT of a MOVEJOB FROM without one
+	maxMoved    = 1_000 // IDs
 	moveAwayMS  = 1_000 // how long a node waits for those where the jobs wait
 )
 
@@ -69,8 +71,11 @@ func parseMove(c args) (v moving, err error) {
 			i += took
 		}
 	}
-	if v.ids == 0 && v.from == nil {
+	switch {
+	case v.ids == 0 && v.from == nil:
 		return v, errSyntax
+	case v.ids > maxMoved:
+		return v, errManyMoved
 	}
 	if v.count == 0 {
 		v.count = defaultMove

@@ -607,7 +607,10 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 			return
 		}
-		j = n.onNewQueue(p, j, m)
+		n.onNewQueue(p, j, m)
+		if j = n.store.Lookup(&id); j == nil || j.State == store.StateAcked { // it may have moved in memory, or be gone: clients were served
+			return
+		}
 		n.gotKey(j)
 	}
 	n.Stats.Imported++

@@ -72,7 +72,7 @@ func (n *Node) idleFor(j *store.Job) int64 {
 		return 0
 	}
 	left := j.QTime - n.now
-	since := TermOf(j)*1000 - left
+	since := int64(j.Retry)*1000 - left
 	if left < idleMS || since <= 0 || (*lockHost)(n).WholeFor() <= since || n.now < n.idling.heldAll || n.runIsLocked(j) {
 		return 0
 	}

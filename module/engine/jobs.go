@@ -324,12 +324,15 @@ func (n *Node) Enqueue(id *store.ID) bool { return n.enqueue(id, false) }
 // nodes tell which word about it is the later one, never become fewer; so it is counted how many of them don't count.
 func (n *Node) EnqueueUnstarted(id *store.ID) bool { return n.enqueue(id, true) }
 
-func (n *Node) enqueue(id *store.ID, unstarted bool) bool {
+// maxUnstarted is how often at most the delivery of a job that is given back unstarted doesn't count. The counts have 16 bits.
+const maxUnstarted = 60_000
+
+func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
 	}
-	if unstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
+	if uncounted && unstarted(j) < maxUnstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
 		j = n.count(j, store.TagLapses, 0, 1)
 	}
 	if j.Uncertain() && j.State == store.StateActive {

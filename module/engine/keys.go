@@ -133,7 +133,7 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	n.unsettle(q)
 	anew := string(q.NameBytes()) != string(name)
 	if anew {
-		q.Pause = 0
+		q.Pause, q.Unrated = 0, 0
 	}
 	if db != 0 {
 		n.endPausesAway()

@@ -267,6 +267,7 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 // moving is a MOVEJOB that this node carries out, for a client or for another node. Very many jobs go bit by bit.
 type moving struct {
 	ids     []store.ID // that are still to be moved
+	from    []byte     // the queue where they wait; nil: they are named, wherever they are
 	to      Move
 	moved   uint64
 	refused error     // why the last one of those that were refused here was; nil: none was
@@ -295,6 +296,12 @@ func (n *Node) waitingIn(queue []byte, count int) (ids []store.ID) {
 	return ids
 }
 
+// waitsIn says whether a job waits in a queue.
+func (n *Node) waitsIn(id *store.ID, queue []byte) bool {
+	j := n.store.Lookup(id)
+	return j != nil && j.State == store.StateQueued && string(j.Queue.NameBytes()) == string(queue)
+}
+
 // MoveSome moves the jobs that wait in a queue, in the order of fetching, count at most. If it takes longer, the answer comes as an AnswerMesh
 // effect for the client that is tied to p, unless the client can't wait: then no more than moveInTurn are moved.
 func (n *Node) MoveSome(from []byte, to *Move, count int, canWait bool) (p Pending, now *MeshAnswer) {
@@ -302,7 +309,7 @@ func (n *Node) MoveSome(from []byte, to *Move, count int, canWait bool) (p Pendi
 	if !canWait {
 		count, budget = min(count, moveInTurn), math.MaxInt
 	}
-	v := &moving{to: to.clone(), ids: n.waitingIn(from, count)}
+	v := &moving{to: to.clone(), from: slices.Clone(from), ids: n.waitingIn(from, count)}
 	if n.moveOnWith(v, &budget) || !canWait {
 		return p, &MeshAnswer{Moved: v.moved}
 	}
@@ -323,7 +330,7 @@ func (n *Node) MovedSoFar(p Pending) uint64 {
 // MoveMesh is MoveSome at all nodes, count jobs at each.
 func (n *Node) MoveMesh(from []byte, to *Move, count int, timeout int64) (p Pending, now *MeshAnswer) {
 	ask, budget := n.newQuestion(timeout), moveAtOnce
-	if v := (&moving{to: to.clone(), ids: n.waitingIn(from, count)}); n.moveOnWith(v, &budget) {
+	if v := (&moving{to: to.clone(), from: slices.Clone(from), ids: n.waitingIn(from, count)}); n.moveOnWith(v, &budget) {
 		ask.got.Moved = v.moved
 	} else {
 		n.moveLater(v, ask)
@@ -349,6 +356,10 @@ func (n *Node) MoveAway(ids []store.ID, to *Move, timeout int64) (p Pending, now
 func (n *Node) moveOnWith(v *moving, budget *int) (done bool) {
 	for ; len(v.ids) > 0 && *budget > 0; v.ids = v.ids[1:] {
 		from := len(n.effects)
+		if v.from != nil && !n.waitsIn(&v.ids[0], v.from) {
+			*budget--
+			continue // it was fetched, or moved, since
+		}
 		switch yes, err := n.Move(&v.ids[0], &v.to); {
 		case err == nil && yes:
 			v.moved++
@@ -482,7 +493,8 @@ func (n *Node) onAskMove(p *Peer, m *wire.Message) error {
 	}
 	v := &moving{to: to, asker: meshAsker{p.Node, m.Span}}
 	if m.Flags&wire.ByID == 0 {
-		v.ids = n.waitingIn(slices.Clone(from), min(int(m.Count), MaxMove))
+		v.from = slices.Clone(from)
+		v.ids = n.waitingIn(v.from, min(int(m.Count), MaxMove))
 	} else {
 		const size = len(store.ID{})
 		if len(from)%size != 0 || len(from) > MaxMove*size {

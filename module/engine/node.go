@@ -627,6 +627,9 @@ func retryTime(n *Node, j *store.Job) int64 {
 	if j.Retry == 0 {
 		return 0
 	}
+	if leaseElsewhere(j) > 0 {
+		return n.now + int64(j.Retry)*1000
+	}
 	return n.now + TermOf(j)*1000
 }
 

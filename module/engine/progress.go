@@ -56,7 +56,7 @@ func (n *Node) noteProgress(id *store.ID, text []byte) {
 	}
 	at := n.now
 	if before, ok := ProgressOf(j); ok {
-		at = max(at, before.At+1)
+		at = min(max(at, before.At+1), progressTimeEnd-1)
 	}
 	e := append(binary.LittleEndian.AppendUint64(n.scratch.extras[:0], uint64(at)), text...)
 	n.scratch.extras = e

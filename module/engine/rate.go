@@ -3,7 +3,6 @@ package engine
 import (
 	"container/heap"
 	"encoding/binary"
-	"slices"
 
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
@@ -48,6 +47,7 @@ const (
 	rateBlocks   = 16
 	rateShare    = 16     // a span is this part of the rate's seconds at least
 	rateAgainMS  = 20     // between attempts to claim a block, if no vote says when one is free; up to twice as long
+	rateLookMS   = 1_000  // between looks at a queue that is limited: somebody may have cleared a block's lock
 	rateIdleMS   = 60_000 // a queue that wasn't asked for so long is forgotten, once its blocks are free
 	rateSweep    = 100    // queues that one tick looks at for that
 	rateSweepMS  = 10_000
@@ -74,7 +74,7 @@ type rate struct {
 	used       bool              // the last block was used
 	asking     bool              // a block is being claimed
 	answered   bool              // the claim is decided, and the queue is still to be served
-	free       [rateBlocks]int64 // no block is claimed before its time
+	again      [rateBlocks]int64 // a block that couldn't be had isn't asked for before its time
 	limited    Limited
 	why        Limited // why no block could be had last
 	asked      int64   // when a job was wanted last
@@ -112,6 +112,15 @@ func (n *Node) mayDeliver(q *store.Queue) bool {
 		return true
 	}
 	return n.claimBlock(q, r, now)
+}
+
+// allowed is mayDeliver, but asks nobody.
+func (n *Node) allowed(q *store.Queue) bool {
+	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+		return true
+	}
+	r := n.rateOf(q)
+	return r == nil || r.left > 0 && n.monotonic() < r.until
 }
 
 // rateOf finds what is known of a queue's rate; nil: it has none.
@@ -193,14 +202,12 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 		r.span = min(2*r.span, r.set.Seconds*1000)
 	}
 	lease := r.set.Seconds*1000 + r.span
-	first := n.below(r.blocks())
+	first, look := n.below(r.blocks()), now+rateLookMS
 	for k := range r.blocks() {
 		block := (first + k) % r.blocks()
 		name := n.blockName(r, block)
-		if l := n.locks.Live(name); l != nil && l.Until > now {
-			r.free[block] = max(r.free[block], l.Until)
-		}
-		if r.free[block] > now {
+		if free := max(r.again[block], n.takenUntil(name)); free > now {
+			look = min(look, free)
 			continue
 		}
 		if !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(name) {
@@ -231,9 +238,10 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 			return true
 		}
 	}
-	look := now + r.set.Seconds*1000
-	for _, free := range r.free[:r.blocks()] {
-		look = min(look, free)
+	for _, again := range r.again[:r.blocks()] {
+		if again > now {
+			look = min(look, again)
+		}
 	}
 	n.setLimited(r, r.why)
 	n.lookAt(r, max(look, now+1))
@@ -246,17 +254,21 @@ func (n *Node) blockDecided(r *rate, block, span int64, o *lock.Result) {
 	switch r.why = LimitedRate; o.Kind {
 	case lock.Granted:
 		r.left, r.until, r.used = r.share(block), o.Began+span, false
-		r.free[block] = o.Began + r.set.Seconds*1000 + span
 		n.setLimited(r, NotLimited)
+		return
 	case lock.Conflict:
-		r.free[block] = now + rateAgainMS + n.below(rateAgainMS)
-		if l := n.locks.Live(n.blockName(r, block)); l != nil && l.Until > now {
-			r.free[block] = l.Until
-		}
 	default:
 		r.why = LimitedQuorum
-		r.free[block] = now + rateAgainMS + n.below(rateAgainMS)
 	}
+	r.again[block] = now + rateAgainMS + n.below(rateAgainMS)
+}
+
+// takenUntil is until when a block is taken, as far as this node knows, monotonic ms; 0: it is free.
+func (n *Node) takenUntil(name []byte) int64 {
+	if l := n.locks.Live(name); l != nil {
+		return l.Until
+	}
+	return 0
 }
 
 // blockName is the name of a block's lock. It is scratch memory.
@@ -351,8 +363,10 @@ func (n *Node) LimitOf(queue []byte) Limited {
 	case r.limited != NotLimited:
 		return r.limited
 	}
-	if slices.ContainsFunc(r.free[:r.blocks()], func(free int64) bool { return free <= now }) {
-		return NotLimited
+	for block := range r.blocks() {
+		if n.takenUntil(n.blockName(r, block)) <= now {
+			return NotLimited
+		}
 	}
 	return LimitedRate
 }

@@ -220,7 +220,7 @@ func (n *Node) spanOf(j *store.Job) int64 {
 		return max(delayFrom(j, n.now), j.QTime-n.now)
 	case j.State == store.StateActive && j.Place == store.InHeld && j.Retry > 0 && !held(j):
 		// Another node is to queue the job, and this one only if that node doesn't: a retry time later. The receiver, too.
-		if left := j.QTime - n.now - TermOf(j)*1000; left > jitterMS {
+		if left := j.QTime - n.now - int64(j.Retry)*1000; left > jitterMS {
 			return max(delayLeft(j, n.now), left)
 		}
 	}

@@ -248,9 +248,12 @@ func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result)
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		w := n.firstOf(q)
-		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !n.mayDeliver(q) {
-			u.Clear(store.UniqueHasRun) // no client wants the job any more
+		if allowed := n.allowed(q); w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed {
+			u.Clear(store.UniqueHasRun) // no client wants the job any more, or the queue's rate forbids it
 			n.giveUpRun([]byte(name), id, o.Token)
+			if !allowed {
+				n.serveLater(q)
+			}
 			return
 		}
 		// When the key becomes free other jobs may go on: w must not be served with one of them, and j may

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"math"
 
 	"jobmesh/module/store"
 )
@@ -11,9 +12,14 @@ import (
 // anew, at whatever node it is said. When the delivery ends the bytes are cleared in place, as those of TagWorker are: so the job doesn't move in
 // memory then.
 //
-// The other holders learn the term by Whereabouts, and leave their copies alone that long. The word that ends the delivery ends the term, too.
+// The other holders learn the term by Whereabouts, and don't queue their copies as long: a copy has 8 more bytes with the time (unix ms, this
+// node's) until then. But they announce themselves each retry time, as always, and so hear that the delivery has ended, if they missed that
+// word.
 
-const termLen = 4
+const (
+	termLen  = 4
+	leaseLen = termLen + 8
+)
 
 // TermOf is how long the current delivery of a job lasts, or the next one if no client has the job, in seconds. 0: the job never comes back.
 func TermOf(j *store.Job) int64 {
@@ -32,7 +38,7 @@ func leaseOf(j *store.Job) int64 {
 }
 
 func readLease(e []byte) int64 {
-	if len(e) != termLen {
+	if len(e) < termLen {
 		return 0
 	}
 	return min(int64(binary.LittleEndian.Uint32(e)), MaxSeconds)
@@ -42,9 +48,39 @@ func readLease(e []byte) int64 {
 // may move.
 func (n *Node) lease(j *store.Job, seconds int64) *store.Job {
 	if j.Retry > 0 {
-		j, _ = n.setExtra(j, store.TagLease, binary.LittleEndian.AppendUint32(nil, uint32(seconds)))
+		j, _ = n.setExtra(j, store.TagLease, append(binary.LittleEndian.AppendUint32(nil, uint32(seconds)), make([]byte, leaseLen-termLen)...))
 	}
 	return j
+}
+
+// leaseElsewhere is until when a copy isn't queued here, because a client has the job at another node by a term that it said; 0: that isn't so.
+func leaseElsewhere(j *store.Job) int64 {
+	if j.Parts == 0 {
+		return 0
+	}
+	if e := j.Extra(store.TagLease); len(e) == leaseLen {
+		return int64(binary.LittleEndian.Uint64(e[termLen:]) & math.MaxInt64)
+	}
+	return 0
+}
+
+// ownTerm notes that a client has the job here.
+func ownTerm(j *store.Job) {
+	if e := j.Extra(store.TagLease); len(e) == leaseLen {
+		clear(e[termLen:])
+	}
+}
+
+// waitsForLease puts a copy off once more that nobody has objected to, if a client may still have the job at another node, which isn't there.
+func (n *Node) waitsForLease(j *store.Job) bool {
+	left := leaseElsewhere(j) - n.now
+	if left <= 0 || left > MaxSeconds*1000 {
+		return false
+	}
+	n.setQTime(j, n.now+min(left, int64(j.Retry)*1000)+n.jitter())
+	clearAnnounced(j)
+	n.arm(j)
+	return true
 }
 
 // endLease forgets the term of a delivery that has ended, in place.
@@ -54,15 +90,19 @@ func (n *Node) endLease(j *store.Job) {
 	}
 }
 
-// learnLease takes over the term of a delivery by another node. A node where the job is more than a copy knows better: by a word that
-// crossed this one the job has come back here. The job may move.
+// learnLease takes over the term of a delivery by another node, from now on. A node that has no more than a copy tells nothing new. A node where
+// the job is more than a copy knows better: by a word that crossed this one the job has come back here. The job may move.
 func (n *Node) learnLease(j *store.Job, extras []byte) *store.Job {
-	seconds := readLease(store.FindExtra(extras, store.TagLease))
-	if seconds == 0 || seconds == leaseOf(j) || j.State != store.StateActive || j.Place != store.InHeld || j.Reason() != store.NoReason ||
-		j.Retry == 0 || held(j) || n.isToQueue(j) || n.putOff(j) {
+	e := store.FindExtra(extras, store.TagLease)
+	seconds := readLease(e)
+	if seconds == 0 || len(e) == leaseLen && binary.LittleEndian.Uint64(e[termLen:]) != 0 || j.State != store.StateActive || j.Place != store.InHeld ||
+		j.Reason() != store.NoReason || j.Retry == 0 || held(j) || n.isToQueue(j) || n.putOff(j) {
 		return j
 	}
 	j = n.lease(j, seconds)
+	if e := j.Extra(store.TagLease); len(e) == leaseLen {
+		binary.LittleEndian.PutUint64(e[termLen:], uint64(n.now+seconds*1000))
+	}
 	n.postpone(j)
 	return j
 }

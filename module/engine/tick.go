@@ -194,6 +194,9 @@ func (n *Node) due(j *store.Job) {
 			n.announce(j)
 			return
 		}
+		if n.waitsForLease(j) {
+			return
+		}
 		// A paused queue takes nothing back. But an at-most-once job is queued all
 		// the same, for it has no second chance.
 		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0

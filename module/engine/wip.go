@@ -40,6 +40,9 @@ type InProgress struct {
 
 // toWork moves a job to those that are worked on, from now on.
 func (n *Node) toWork(j *store.Job) {
+	if j.Parts > 0 {
+		ownTerm(j)
+	}
 	at := n.retryAt(j)
 	if j.Retry == 0 {
 		at = n.now // the job is never queued again: QTime tells since when it is worked on

@@ -258,3 +258,23 @@ func TestMovedJobsAreCountedOnce(t *testing.T) {
 	require.Equal(t, int64(0), c.Do("MOVEJOB", "FROM", "p", "TO", "p").Int())
 	require.Equal(t, int64(1), c.Do("MOVEJOB", "FROM", "p", "TO", "p", "PRIORITY", 1).Int())
 }
+
+// Two clients move all jobs of a queue at once, bit by bit: each job goes with one of them, and both are told the right count.
+func TestJobsAreMovedByOneOfTwo(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	c.Do("EVAL", "for i=1,8000 do redis.call('ADDJOB','q',i,0) end", 0)
+	one, other := s.Dial(), s.Dial()
+	one.Send("MOVEJOB", "FROM", "q", "COUNT", 10_000, "TO", "a")
+	other.Send("MOVEJOB", "FROM", "q", "COUNT", 10_000, "TO", "b")
+	byOne, byOther := one.Receive().Int(), other.Receive().Int()
+	assert.Equal(t, byOne, c.Do("QLEN", "a").Int())
+	assert.Equal(t, byOther, c.Do("QLEN", "b").Int())
+	assert.EqualValues(t, 8000, byOne+byOther)
+	ids := []any{"MOVEJOB"}
+	for range 1001 {
+		ids = append(ids, unknown)
+	}
+	require.True(t, c.Do(append(ids, "TO", "a")...).Err("ERR at most 1000 IDs at once"))
+}

@@ -171,3 +171,34 @@ func TestRateCountsEachDelivery(t *testing.T) {
 	}
 	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 }
+
+// A rate begins anew where its locks are cleared, and for a queue that gets a name with a rate by RENAME.
+func TestRatesBeginAnew(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	c.Do("QCONFIG", "SET", "q", "RATE", 2, 3600)
+	for i := range 12 {
+		add(t, c, []string{"q", "other"}[i%2], "b", 0)
+	}
+	some := func() int {
+		v := c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q")
+		return len(v.Elems)
+	}
+	require.Equal(t, 2, some())
+	require.Equal(t, 0, some())
+	for _, l := range c.Do("LOCK.SCAN", 0, "TYPE", "waiting", "COUNT", 100).Elems[1].Elems {
+		require.Equal(t, int64(1), c.Do("LOCK.CLEAR", l.Elems[1].Str, "TYPE", "waiting", "QUEUE", "q").Int())
+	}
+	require.Equal(t, 2, some())
+	require.Equal(t, 0, some())
+	get(t, c, "other") // it has no rate
+	c.Do("DEL", "q")
+	require.Equal(t, "OK", c.Do("FLUSHALL").Str)
+	for range 6 {
+		add(t, c, "other", "b", 0)
+	}
+	get(t, c, "other")
+	require.Equal(t, "OK", c.Do("RENAME", "other", "q").Str)
+	require.Equal(t, 2, some())
+	require.Equal(t, 0, some())
+}
