@@ -640,7 +640,7 @@ func (n *Node) hurryTick() { n.wake = min(n.wake, n.now+1) }
 // queued job, and of one that a paused queue doesn't take back, moves on by itself,
 // one retry time after the other.
 func (n *Node) NextRequeue(j *store.Job) int64 {
-	at := j.QTime
+	at := max(j.QTime, leaseElsewhere(j))
 	if j.State == store.StateActive && j.Retry == 0 && j.Flags&store.FlagDelivered != 0 {
 		return 0 // QTime is when the job was delivered
 	}

@@ -66,6 +66,9 @@ func leaseElsewhere(j *store.Job) int64 {
 
 // ownTerm notes that a client has the job here.
 func ownTerm(j *store.Job) {
+	if j.Parts == 0 {
+		return
+	}
 	if e := j.Extra(store.TagLease); len(e) == leaseLen {
 		clear(e[termLen:])
 	}

@@ -40,9 +40,7 @@ type InProgress struct {
 
 // toWork moves a job to those that are worked on, from now on.
 func (n *Node) toWork(j *store.Job) {
-	if j.Parts > 0 {
-		ownTerm(j)
-	}
+	ownTerm(j)
 	at := n.retryAt(j)
 	if j.Retry == 0 {
 		at = n.now // the job is never queued again: QTime tells since when it is worked on
@@ -115,6 +113,7 @@ func (n *Node) putWorker(j *store.Job, since int64, worker []byte) *store.Job {
 // keepWork is called before a job's due time is moved, and keeps since when the job is
 // worked on. If the job wasn't in progress here, it is from now on. The job may move.
 func (n *Node) keepWork(j *store.Job) *store.Job {
+	ownTerm(j)
 	if j.Place != store.InWorking {
 		n.clearWorker(j)
 		j = n.putWorker(j, n.now, nil)
