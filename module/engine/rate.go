@@ -303,7 +303,6 @@ func (n *Node) tickRates() {
 	}
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)
-		n.setLimited(r, NotLimited)
 		from, answered := len(n.effects), r.answered
 		r.answered = false
 		if q := n.store.Queue([]byte(r.queue)); q != nil {
@@ -311,6 +310,9 @@ func (n *Node) tickRates() {
 		}
 		if answered {
 			n.rateAnswered(r.queue)
+		}
+		if r.place < 0 && !r.asking { // nobody wants a job any more, or all who did have one
+			n.setLimited(r, NotLimited)
 		}
 		budget -= n.cost(from)
 	}
