@@ -137,12 +137,22 @@ func stoppedTaker(t *testing.T, sizes []int) (m mesh, clients []*harness.Conn, i
 	require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
 	taker := m[1].Do("JOBMESH", "CLUSTER", "MYID").Str
 	harness.Await(t, 5*time.Second, "the first job to be handed over", func() bool { return jobs(m[0]) == "0" })
-	m[1].Pause()
+	// The server reads all bodies before the node is stopped: a node offers nothing to one that it
+	// hasn't heard for two heartbeats, and a slow machine needs longer than that for them.
+	adder := m[0].Dial()
+	require.Equal(t, "OK", adder.Do("MULTI").Str)
 	for i, size := range sizes {
-		id := m[0].Do("ADDJOB", fmt.Sprint("q", i), fmt.Sprint(i, strings.Repeat(" ", size)), 0, "RETRY", 0, "REPLICATE", 1).Str
+		body := fmt.Sprint(i, strings.Repeat(" ", size))
+		require.Equal(t, "QUEUED", adder.Do("ADDJOB", fmt.Sprint("q", i), body, 0, "RETRY", 0, "REPLICATE", 1).Str)
+	}
+	m[1].Pause()
+	for _, added := range adder.Do("EXEC").Elems {
+		ids = append(ids, added.Str)
+	}
+	require.Len(t, ids, len(sizes))
+	for _, id := range ids {
 		require.Equal(t, taker, m[0].Do("SHOW", id).Field("offered-to").Str)
 		require.Equal(t, int64(0), m[0].Do("ENQUEUE", id).Int(), "it is offered, and nobody else's")
-		ids = append(ids, id)
 	}
 	return m, clients, ids
 }
