@@ -42,27 +42,22 @@ func TestLifeT13(t *testing.T) {
 // A job is due exactly at its time, whatever part of a second it was when it was added, and after restarts. It expires its TTL after that.
 func TestJobsAreDueAtTheirTime(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"", "aof", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			at := time.Now().Unix() + 3
-			id := add(t, c, "q", "b", 0, "AT", at, "RETRY", 100, "TTL", 300)
-			unique := c.Do("ADDJOBS", "u", 0, "AT", at, "UNIQUE", "until-processed", "PAIRS", "k", "b").Elems[0].Str
-			short := add(t, c, "short", "b", 0, "AT", at, "TTL", 1)
-			if mode != "" {
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
-			require.Equal(t, id, waitFor(t, c, "q"))
-			late := time.Since(time.Unix(at, 0))
-			assert.GreaterOrEqual(t, late, time.Duration(0))
-			assert.Less(t, late, 500*time.Millisecond)
-			require.Equal(t, unique, waitFor(t, c, "u"))
-			harness.Await(t, 10*time.Second, "the job with a TTL of a second to expire", func() bool { return c.Do("SHOW", short).Null })
-			assert.InDelta(t, 1, time.Since(time.Unix(at, 0)).Seconds(), 0.7)
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		at := time.Now().Unix() + 3
+		id := add(t, c, "q", "b", 0, "AT", at, "RETRY", 100, "TTL", 300)
+		unique := c.Do("ADDJOBS", "u", 0, "AT", at, "UNIQUE", "until-processed", "PAIRS", "k", "b").Elems[0].Str
+		short := add(t, c, "short", "b", 0, "AT", at, "TTL", 1)
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+		require.Equal(t, id, waitFor(t, c, "q"))
+		late := time.Since(time.Unix(at, 0))
+		assert.GreaterOrEqual(t, late, time.Duration(0))
+		assert.Less(t, late, 500*time.Millisecond)
+		require.Equal(t, unique, waitFor(t, c, "u"))
+		harness.Await(t, 10*time.Second, "the job with a TTL of a second to expire", func() bool { return c.Do("SHOW", short).Null })
+		assert.InDelta(t, 1, time.Since(time.Unix(at, 0)).Seconds(), 0.7)
+	}, "", "aof", "rdb", "reload")
 }

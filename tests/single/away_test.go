@@ -268,50 +268,45 @@ func TestJobsOfAQueueThatIsAwayStayInHands(t *testing.T) {
 // A job is acknowledged or cancelled while its queue lies in another database. It doesn't come
 // back with the queue, whatever has happened to the server meanwhile.
 func TestEndsReachJobsThatAreAway(t *testing.T) {
-	for _, mode := range []string{"", "rdb", "aof", "aof-kill", "aof-rewritten", "replica"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			verbs := []string{"ACKJOB", "FASTACK", "CANCELJOB"}
-			ids := map[string]string{}
-			for _, verb := range verbs {
-				ids[verb] = add(t, c, "q", verb, 0)
-				ids[verb+" parent"] = add(t, c, "q", verb, 0, "RETRY", 0)
-				ids[verb+" child"] = add(t, c, "child", verb, 0, "AFTER", ids[verb+" parent"])
-			}
-			stays := add(t, c, "q", "stays", 0)
-			moveKey(t, c, "q", 0, 1)
-			var r *harness.Server
-			if mode == "replica" {
-				r = harness.Start(t, harness.WithReplicaOf(s)) // it loads the queue where it is
-				r.AwaitSync()
-			}
-			for _, verb := range verbs {
-				c.Do(verb, ids[verb], ids[verb+" parent"])
-			}
-			harness.Await(t, 5*time.Second, "two to go on", func() bool { return c.Do("QLEN", "child").Int() == 2 })
-			switch mode {
-			case "":
-			case "replica":
-				r.AwaitStream(s)
-				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
-				s = r
-			default:
-				comeBack(t, s, mode)
-			}
-			c = s.Dial()
-			c.Do("SELECT", 1)
-			harness.Await(t, 5*time.Second, "the queue to be moved", func() bool { return c.Do("MOVE", "q", 0).Is(1) })
-			c.Do("SELECT", 0)
-			for _, verb := range verbs {
-				assert.True(t, c.Do("SHOW", ids[verb]).Null, verb)
-				assert.True(t, c.Do("SHOW", ids[verb+" parent"]).Null, verb)
-			}
-			assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
-			assert.Equal(t, "queued", state(c, stays))
-			assert.Equal(t, int64(2), c.Do("QLEN", "child").Int())
-			assert.True(t, c.Do("SHOW", ids["CANCELJOB child"]).Null)
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		verbs := []string{"ACKJOB", "FASTACK", "CANCELJOB"}
+		ids := map[string]string{}
+		for _, verb := range verbs {
+			ids[verb] = add(t, c, "q", verb, 0)
+			ids[verb+" parent"] = add(t, c, "q", verb, 0, "RETRY", 0)
+			ids[verb+" child"] = add(t, c, "child", verb, 0, "AFTER", ids[verb+" parent"])
+		}
+		stays := add(t, c, "q", "stays", 0)
+		moveKey(t, c, "q", 0, 1)
+		var r *harness.Server
+		if mode == "replica" {
+			r = harness.Start(t, harness.WithReplicaOf(s)) // it loads the queue where it is
+			r.AwaitSync()
+		}
+		for _, verb := range verbs {
+			c.Do(verb, ids[verb], ids[verb+" parent"])
+		}
+		harness.Await(t, 5*time.Second, "two to go on", func() bool { return c.Do("QLEN", "child").Int() == 2 })
+		switch mode {
+		case "":
+		case "replica":
+			r.AwaitStream(s)
+			require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+			s = r
+		default:
+			comeBack(t, s, mode)
+		}
+		c = s.Dial()
+		c.Do("SELECT", 1)
+		harness.Await(t, 5*time.Second, "the queue to be moved", func() bool { return c.Do("MOVE", "q", 0).Is(1) })
+		c.Do("SELECT", 0)
+		for _, verb := range verbs {
+			assert.True(t, c.Do("SHOW", ids[verb]).Null, verb)
+			assert.True(t, c.Do("SHOW", ids[verb+" parent"]).Null, verb)
+		}
+		assert.Equal(t, int64(1), c.Do("QLEN", "q").Int())
+		assert.Equal(t, "queued", state(c, stays))
+		assert.Equal(t, int64(2), c.Do("QLEN", "child").Int())
+		assert.True(t, c.Do("SHOW", ids["CANCELJOB child"]).Null)
+	}, "", "rdb", "aof", "aof-kill", "aof-rewritten", "replica")
 }

@@ -45,26 +45,21 @@ func TestLifeF1(t *testing.T) {
 // F2: the same with a restart in the middle, whatever the data are saved by.
 func TestLifeF2(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload", "aof-rewritten"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			id := add(t, c, "q", "b", 0)
-			get(t, c, "q")
-			began := time.Now()
-			require.Equal(t, int64(1), c.Do("NACK", id, "DELAY", 4, "REASON", "why").Int())
-			comeBack(t, s, mode)
-			c = s.Dial()
-			resting(t, c, id, "q", 4000)
-			v := c.Do("SHOW", id)
-			assert.Equal(t, "why", v.Field("reason").Str)
-			assert.Equal(t, int64(1), v.Field("nacks").Int())
-			harness.Await(t, 20*time.Second, "the job is back", func() bool { return c.Do("QLEN", "q").Is(1) })
-			assert.InDelta(t, 4, time.Since(began).Seconds(), 1.5)
-			assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int())
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		id := add(t, c, "q", "b", 0)
+		get(t, c, "q")
+		began := time.Now()
+		require.Equal(t, int64(1), c.Do("NACK", id, "DELAY", 4, "REASON", "why").Int())
+		comeBack(t, s, mode)
+		c = s.Dial()
+		resting(t, c, id, "q", 4000)
+		v := c.Do("SHOW", id)
+		assert.Equal(t, "why", v.Field("reason").Str)
+		assert.Equal(t, int64(1), v.Field("nacks").Int())
+		harness.Await(t, 20*time.Second, "the job is back", func() bool { return c.Do("QLEN", "q").Is(1) })
+		assert.InDelta(t, 4, time.Since(began).Seconds(), 1.5)
+		assert.Equal(t, int64(0), c.Do("SHOW", id).Field("additional-deliveries").Int())
+	}, "aof", "rdb", "reload", "aof-rewritten")
 }
 
 // F3: what is wrong with a NACK changes nothing.
@@ -228,41 +223,36 @@ func TestLifeF17(t *testing.T) {
 // D1: a dead job keeps its ID, body and counters, and tells when and why it died, and where it came from.
 func TestLifeD1(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			id := add(t, c, "mail", "body", 0, "TTL", 100)
-			require.Len(t, c.Do("GETJOB", "WORKER", "w1", "FROM", "mail").Elems, 1)
-			began := time.Now()
-			require.Equal(t, int64(1), c.Do("NACK", id, "DEAD", "REASON", "no such address").Int())
-			check := func(nacks int64) {
-				t.Helper()
-				v := c.Do("SHOW", id)
-				for field, want := range map[string]string{
-					"id": id, "body": "body", "queue": "mail:dead", "state": "queued", "why": "nacked", "from": "mail", "reason": "no such address", "failed-by": "w1",
-				} {
-					assert.Equal(t, want, v.Field(field).Str, field)
-				}
-				assert.Equal(t, nacks, v.Field("nacks").Int())
-				assert.InDelta(t, began.UnixMilli(), v.Field("died").Int(), 10_000)
-				assert.InDelta(t, 7*86400, v.Field("ttl").Int(), 60, "a week")
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		id := add(t, c, "mail", "body", 0, "TTL", 100)
+		require.Len(t, c.Do("GETJOB", "WORKER", "w1", "FROM", "mail").Elems, 1)
+		began := time.Now()
+		require.Equal(t, int64(1), c.Do("NACK", id, "DEAD", "REASON", "no such address").Int())
+		check := func(nacks int64) {
+			t.Helper()
+			v := c.Do("SHOW", id)
+			for field, want := range map[string]string{
+				"id": id, "body": "body", "queue": "mail:dead", "state": "queued", "why": "nacked", "from": "mail", "reason": "no such address", "failed-by": "w1",
+			} {
+				assert.Equal(t, want, v.Field(field).Str, field)
 			}
-			check(1)
-			assert.Equal(t, int64(1), c.Do("QSTAT", "mail").Field("dead").Int())
-			assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_dead"))
-			assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_dead_nacked"))
-			comeBack(t, s, mode)
-			c = s.Dial()
-			check(1)
-			require.Equal(t, id, c.Do("GETJOB", "FROM", "mail:dead").Elems[0].Elems[1].Str)
-			require.Equal(t, int64(1), c.Do("NACK", id, "DEAD").Int())
-			check(2)
-			assert.Equal(t, int64(0), c.Do("QLEN", "mail:dead:dead").Int(), "nothing dies twice")
-			require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
-		})
-	}
+			assert.Equal(t, nacks, v.Field("nacks").Int())
+			assert.InDelta(t, began.UnixMilli(), v.Field("died").Int(), 10_000)
+			assert.InDelta(t, 7*86400, v.Field("ttl").Int(), 60, "a week")
+		}
+		check(1)
+		assert.Equal(t, int64(1), c.Do("QSTAT", "mail").Field("dead").Int())
+		assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_dead"))
+		assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_dead_nacked"))
+		comeBack(t, s, mode)
+		c = s.Dial()
+		check(1)
+		require.Equal(t, id, c.Do("GETJOB", "FROM", "mail:dead").Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), c.Do("NACK", id, "DEAD").Int())
+		check(2)
+		assert.Equal(t, int64(0), c.Do("QLEN", "mail:dead:dead").Int(), "nothing dies twice")
+		require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+	}, "aof", "rdb", "reload")
 }
 
 // The other ways into a dead-letter queue say why, too.

@@ -254,47 +254,42 @@ func blockMany(t *testing.T, c *harness.Conn, many int) (d string, ids []string)
 // A job blocks very many. RELEASEJOB LAST unblocks them in slices, and is answered when all are unblocked. The
 // slices go on if the pause or the server ends meanwhile, or if the data is loaded anew.
 func TestReleaseLastOfVeryMany(t *testing.T) {
-	for _, mode := range []string{"", "paused", "aof-kill", "aof-rewritten-kill", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			const many = 5000
-			d, ids := blockMany(t, c, many)
-			if mode == "" {
-				require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST").Int())
-				require.Equal(t, int64(many), c.Do("QLEN", "q").Int())
-			} else {
-				// A transaction can't wait, and a server whose writes are paused unblocks no more jobs.
-				ok(t, c.Do("MULTI"))
-				c.Do("RELEASEJOB", d, "LAST")
-				c.Do("CLIENT", "PAUSE", 60_000, "WRITE")
-				v := c.Do("EXEC")
-				require.Len(t, v.Elems, 2, "%v", v)
-				require.Equal(t, int64(1), v.Elems[0].Int())
-				require.Positive(t, c.Do("QLEN", "q").Int())
-				require.Less(t, c.Do("QLEN", "q").Int(), int64(many))
-				if mode != "paused" {
-					comeBack(t, s, mode)
-				}
-				c = s.Dial()
-				ok(t, c.Do("CLIENT", "UNPAUSE"))
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		const many = 5000
+		d, ids := blockMany(t, c, many)
+		if mode == "" {
+			require.Equal(t, int64(1), c.Do("RELEASEJOB", d, "LAST").Int())
+			require.Equal(t, int64(many), c.Do("QLEN", "q").Int())
+		} else {
+			// A transaction can't wait, and a server whose writes are paused unblocks no more jobs.
+			ok(t, c.Do("MULTI"))
+			c.Do("RELEASEJOB", d, "LAST")
+			c.Do("CLIENT", "PAUSE", 60_000, "WRITE")
+			v := c.Do("EXEC")
+			require.Len(t, v.Elems, 2, "%v", v)
+			require.Equal(t, int64(1), v.Elems[0].Int())
+			require.Positive(t, c.Do("QLEN", "q").Int())
+			require.Less(t, c.Do("QLEN", "q").Int(), int64(many))
+			if mode != "paused" {
+				comeBack(t, s, mode)
 			}
-			harness.Await(t, 10*time.Second, "all to be let go", func() bool { return c.Do("QLEN", "q").Is(many) })
-			require.Equal(t, ids, waiting(c, "q"))
-			assert.Equal(t, ids[:1000], waitsFor(c, d))
-			assert.True(t, c.Do("SHOW", d).Field("all-waits-for").Is(many))
-			assert.Equal(t, "blocked", state(c, d))
-			assert.Empty(t, waiting(c, "d"))
-			for _, id := range ids {
-				c.Send("ACKJOB", id)
-			}
-			for range ids {
-				c.Receive()
-			}
-			assert.Equal(t, []string{d}, waiting(c, "d"))
-		})
-	}
+			c = s.Dial()
+			ok(t, c.Do("CLIENT", "UNPAUSE"))
+		}
+		harness.Await(t, 10*time.Second, "all to be let go", func() bool { return c.Do("QLEN", "q").Is(many) })
+		require.Equal(t, ids, waiting(c, "q"))
+		assert.Equal(t, ids[:1000], waitsFor(c, d))
+		assert.True(t, c.Do("SHOW", d).Field("all-waits-for").Is(many))
+		assert.Equal(t, "blocked", state(c, d))
+		assert.Empty(t, waiting(c, "d"))
+		for _, id := range ids {
+			c.Send("ACKJOB", id)
+		}
+		for range ids {
+			c.Receive()
+		}
+		assert.Equal(t, []string{d}, waiting(c, "d"))
+	}, "", "paused", "aof-kill", "aof-rewritten-kill", "rdb", "reload")
 }
 
 // A deferred job that is cancelled, deleted or expires before its release takes the blocked jobs with

@@ -146,27 +146,22 @@ func TestGetJobWithALease(t *testing.T) {
 // A job in progress keeps its lease over a restart, and WORKING begins it anew.
 func TestLeasesAreSaved(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "aof-kill", "aof-rewritten", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			long := add(t, c, "q", "long", 0, "RETRY", 10, "TTL", 1000)
-			require.Len(t, c.Do("GETJOB", "LEASE", 5000, "FROM", "q").Elems, 1)
-			unique := add(t, c, "q", "unique", 0, "RETRY", 1000, "UNIQUE", "during-processing")
-			require.Len(t, c.Do("GETJOB", "LEASE", 8, "FROM", "q").Elems, 1)
-			comeBack(t, s, mode)
-			c = s.Dial()
-			assert.InDelta(t, 5_000_000, due(c, long), 10_000)
-			assert.LessOrEqual(t, due(c, unique), int64(8000))
-			assert.Len(t, c.Do("WIP", "q").Elems, 2)
-			assert.Equal(t, int64(5000), c.Do("WORKING", long).Int())
-			assert.Equal(t, int64(8), c.Do("WORKING", unique).Int())
-			harness.Await(t, 20*time.Second, "the job to come back", func() bool { return state(c, unique) == "queued" })
-			require.Equal(t, unique, get(t, c, "q"))
-			assert.Equal(t, int64(1000), c.Do("WORKING", unique).Int())
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		long := add(t, c, "q", "long", 0, "RETRY", 10, "TTL", 1000)
+		require.Len(t, c.Do("GETJOB", "LEASE", 5000, "FROM", "q").Elems, 1)
+		unique := add(t, c, "q", "unique", 0, "RETRY", 1000, "UNIQUE", "during-processing")
+		require.Len(t, c.Do("GETJOB", "LEASE", 8, "FROM", "q").Elems, 1)
+		comeBack(t, s, mode)
+		c = s.Dial()
+		assert.InDelta(t, 5_000_000, due(c, long), 10_000)
+		assert.LessOrEqual(t, due(c, unique), int64(8000))
+		assert.Len(t, c.Do("WIP", "q").Elems, 2)
+		assert.Equal(t, int64(5000), c.Do("WORKING", long).Int())
+		assert.Equal(t, int64(8), c.Do("WORKING", unique).Int())
+		harness.Await(t, 20*time.Second, "the job to come back", func() bool { return state(c, unique) == "queued" })
+		require.Equal(t, unique, get(t, c, "q"))
+		assert.Equal(t, int64(1000), c.Do("WORKING", unique).Int())
+	}, "aof", "aof-kill", "aof-rewritten", "rdb", "reload")
 }
 
 // A job whose client was gone before the answer has no lease at its next delivery.

@@ -22,39 +22,34 @@ func lapse(t *testing.T, c *harness.Conn, queue, id, in string) {
 // begins anew.
 func TestMaxLapses(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			id := add(t, c, "q", "b", 0, "RETRY", 100, "MAXLAPSES", 2)
-			lapse(t, c, "q", id, "q")
-			for _, orderly := range []string{"NACK", "ENQUEUE", "NACK"} {
-				get(t, c, "q")
-				require.Equal(t, int64(1), c.Do(orderly, id).Int())
-			}
-			require.Len(t, c.Do("GETJOB", "LEASE", 1, "FROM", "q").Elems, 1)
-			for range 4 {
-				time.Sleep(400 * time.Millisecond) // the worker's own pace
-				require.Equal(t, int64(1), c.Do("WORKING", id).Int())
-			}
-			require.Equal(t, int64(1), c.Do("NACK", id).Int())
-			comeBack(t, s, mode)
-			c = s.Dial()
-			require.Equal(t, "q", c.Do("SHOW", id).Field("queue").Str)
-			lapse(t, c, "q", id, "q:dead")
-			assert.Equal(t, "max-lapses", c.Do("SHOW", id).Field("why").Str)
-			assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_dead_max-lapses"))
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		id := add(t, c, "q", "b", 0, "RETRY", 100, "MAXLAPSES", 2)
+		lapse(t, c, "q", id, "q")
+		for _, orderly := range []string{"NACK", "ENQUEUE", "NACK"} {
+			get(t, c, "q")
+			require.Equal(t, int64(1), c.Do(orderly, id).Int())
+		}
+		require.Len(t, c.Do("GETJOB", "LEASE", 1, "FROM", "q").Elems, 1)
+		for range 4 {
+			time.Sleep(400 * time.Millisecond) // the worker's own pace
+			require.Equal(t, int64(1), c.Do("WORKING", id).Int())
+		}
+		require.Equal(t, int64(1), c.Do("NACK", id).Int())
+		comeBack(t, s, mode)
+		c = s.Dial()
+		require.Equal(t, "q", c.Do("SHOW", id).Field("queue").Str)
+		lapse(t, c, "q", id, "q:dead")
+		assert.Equal(t, "max-lapses", c.Do("SHOW", id).Field("why").Str)
+		assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_dead_max-lapses"))
 
-			lapse(t, c, "q:dead", id, "q:dead")
-			require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
-			lapse(t, c, "q", id, "q")
-			lapse(t, c, "q", id, "q:dead")
-		})
-	}
+		lapse(t, c, "q:dead", id, "q:dead")
+		require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
+		lapse(t, c, "q", id, "q")
+		lapse(t, c, "q", id, "q:dead")
+	}, "aof", "rdb", "reload")
 }
 
-// MAXLAPSES is a setting, too, also for jobs that wait already. What ADDJOB says counts more.
+// MAXLAPSES is a setting, too, also for jobs that wait already. ADDJOB's word counts more.
 func TestMaxLapsesAsASetting(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, saving("rdb"))

@@ -311,33 +311,28 @@ func TestClearVeryManyLocks(t *testing.T) {
 
 // Tokens grow, whatever happens to the server.
 func TestTokensGrow(t *testing.T) {
-	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			held := acquire(t, c, "held", "a", 60_000)
-			freed := acquire(t, c, "freed", "a", 60_000)
-			ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
-			cleared := acquire(t, c, "cleared", "a", 60_000)
-			require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int())
-			comeBack(t, s, mode)
-			c = s.Dial()
-			show := c.Do("LOCK.SHOW", "held")
-			assert.Equal(t, held, show.Field("token").Int())
-			assert.Equal(t, "a", show.Field("owner").Str)
-			assert.InDelta(t, 60_000, show.Field("ttl").Int(), 3000, "the lease begins anew")
-			assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
-			ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
-			for _, name := range []string{"freed", "cleared"} {
-				assert.True(t, c.Do("LOCK.SHOW", name).Null)
-				assert.Greater(t, acquire(t, c, name, "b", 60_000), max(freed, cleared))
-			}
-			ok(t, c.Do("LOCK.RELEASE", "held", "a", held))
-			comeBack(t, s, mode)
-			assert.Greater(t, acquire(t, s.Dial(), "held", "b", 60_000), held)
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		held := acquire(t, c, "held", "a", 60_000)
+		freed := acquire(t, c, "freed", "a", 60_000)
+		ok(t, c.Do("LOCK.RELEASE", "freed", "a", freed))
+		cleared := acquire(t, c, "cleared", "a", 60_000)
+		require.Equal(t, int64(1), c.Do("LOCK.CLEAR", "cleared").Int())
+		comeBack(t, s, mode)
+		c = s.Dial()
+		show := c.Do("LOCK.SHOW", "held")
+		assert.Equal(t, held, show.Field("token").Int())
+		assert.Equal(t, "a", show.Field("owner").Str)
+		assert.InDelta(t, 60_000, show.Field("ttl").Int(), 3000, "the lease begins anew")
+		assert.True(t, c.Do("LOCK.ACQUIRE", "held", "b", 1000).Null)
+		ok(t, c.Do("LOCK.EXTEND", "held", "a", held, 60_000))
+		for _, name := range []string{"freed", "cleared"} {
+			assert.True(t, c.Do("LOCK.SHOW", name).Null)
+			assert.Greater(t, acquire(t, c, name, "b", 60_000), max(freed, cleared))
+		}
+		ok(t, c.Do("LOCK.RELEASE", "held", "a", held))
+		comeBack(t, s, mode)
+		assert.Greater(t, acquire(t, s.Dial(), "held", "b", 60_000), held)
+	}, "rdb", "aof", "aof-kill", "aof-without-preamble", "aof-without-preamble-kill")
 }
 
 // Floating point can hold tokens and creation times as exact numbers. So a script in the server's

@@ -22,37 +22,32 @@ func dies(t *testing.T, c *harness.Conn, queue, body string, options ...any) str
 // D5: a dead letter that is moved lives again where it came from, as it was, and its tries begin anew.
 func TestLifeD5(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"", "aof", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			first := dies(t, c, "q", "first", "TTL", 100, "MAXNACKS", 2)
-			second := add(t, c, "q", "second", 0)
-			if mode != "" {
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			require.Equal(t, int64(1), c.Do("MOVEJOB", first).Int())
-			if mode != "" {
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			v := c.Do("SHOW", first)
-			assert.Equal(t, []string{"q", "queued"}, []string{v.Field("queue").Str, v.Field("state").Str})
-			assert.InDelta(t, 100, v.Field("ttl").Int(), 10)
-			for _, field := range []string{"died", "why", "from"} {
-				assert.NotContains(t, fields(v), field)
-			}
-			require.Equal(t, first, get(t, c, "q"), "at its place by age")
-			require.Equal(t, second, get(t, c, "q"))
-			require.Equal(t, int64(1), c.Do("NACK", first).Int())
-			assert.Equal(t, "q", c.Do("SHOW", first).Field("queue").Str, "its tries began anew")
-			require.Equal(t, first, get(t, c, "q"))
-			require.Equal(t, int64(1), c.Do("NACK", first).Int())
-			assert.Equal(t, "q:dead", c.Do("SHOW", first).Field("queue").Str)
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		first := dies(t, c, "q", "first", "TTL", 100, "MAXNACKS", 2)
+		second := add(t, c, "q", "second", 0)
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		require.Equal(t, int64(1), c.Do("MOVEJOB", first).Int())
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		v := c.Do("SHOW", first)
+		assert.Equal(t, []string{"q", "queued"}, []string{v.Field("queue").Str, v.Field("state").Str})
+		assert.InDelta(t, 100, v.Field("ttl").Int(), 10)
+		for _, field := range []string{"died", "why", "from"} {
+			assert.NotContains(t, fields(v), field)
+		}
+		require.Equal(t, first, get(t, c, "q"), "at its place by age")
+		require.Equal(t, second, get(t, c, "q"))
+		require.Equal(t, int64(1), c.Do("NACK", first).Int())
+		assert.Equal(t, "q", c.Do("SHOW", first).Field("queue").Str, "its tries began anew")
+		require.Equal(t, first, get(t, c, "q"))
+		require.Equal(t, int64(1), c.Do("NACK", first).Int())
+		assert.Equal(t, "q:dead", c.Do("SHOW", first).Field("queue").Str)
+	}, "", "aof", "rdb", "reload")
 }
 
 // Many at once: the oldest first.

@@ -54,7 +54,7 @@ func TestNackWithABody(t *testing.T) {
 	assert.Equal(t, int64(0), c.Do("NACK", strings.Replace(id, id[2:10], "00000000", 1), "BODY", "unknown").Int())
 }
 
-// What is wrong with a NACK's body changes nothing.
+// A NACK with a wrong body changes nothing.
 func TestNackWithAWrongBody(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
@@ -114,37 +114,32 @@ func TestNackWithABodyKeepsTheKey(t *testing.T) {
 // Restarts, replicas and copied keys have the new body.
 func TestNackWithABodyIsSaved(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "aof-kill", "aof-without-preamble", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			var ids []string
-			for i, options := range [][]any{nil, {"DELAY", 1000}, {"DEAD"}, {"REASON", "why"}} {
-				id := add(t, c, fmt.Sprint("q", i), "old", 0, "UNIQUE", "until-processed")
-				get(t, c, fmt.Sprint("q", i))
-				require.Equal(t, int64(1), c.Do(append([]any{"NACK", id, "BODY", "a longer new one"}, options...)...).Int())
-				ids = append(ids, id)
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		var ids []string
+		for i, options := range [][]any{nil, {"DELAY", 1000}, {"DEAD"}, {"REASON", "why"}} {
+			id := add(t, c, fmt.Sprint("q", i), "old", 0, "UNIQUE", "until-processed")
+			get(t, c, fmt.Sprint("q", i))
+			require.Equal(t, int64(1), c.Do(append([]any{"NACK", id, "BODY", "a longer new one"}, options...)...).Int())
+			ids = append(ids, id)
+		}
+		after := add(t, c, "after", "b", 0, "AFTER", ids[0])
+		comeBack(t, s, mode)
+		c = s.Dial()
+		for i, id := range ids {
+			assert.Equal(t, "a longer new one", body(c, id))
+			assert.Equal(t, int64(1), c.Do("SHOW", id).Field("nacks").Int())
+			if i != 2 {
+				assert.Equal(t, "old", c.Do("SHOW", id).Field("key").Str)
+				assert.True(t, c.Do("ADDJOB", fmt.Sprint("q", i), "old", 0, "UNIQUE", "until-processed").Null)
 			}
-			after := add(t, c, "after", "b", 0, "AFTER", ids[0])
-			comeBack(t, s, mode)
-			c = s.Dial()
-			for i, id := range ids {
-				assert.Equal(t, "a longer new one", body(c, id))
-				assert.Equal(t, int64(1), c.Do("SHOW", id).Field("nacks").Int())
-				if i != 2 {
-					assert.Equal(t, "old", c.Do("SHOW", id).Field("key").Str)
-					assert.True(t, c.Do("ADDJOB", fmt.Sprint("q", i), "old", 0, "UNIQUE", "until-processed").Null)
-				}
-			}
-			require.Equal(t, ids[0], get(t, c, "q0"))
-			require.Equal(t, int64(1), c.Do("NACK", ids[0], "BODY", "with dependents").Int())
-			comeBack(t, s, mode)
-			c = s.Dial()
-			assert.Equal(t, "with dependents", body(c, ids[0]))
-			assert.NotEqual(t, "queued", state(c, after))
-			require.Equal(t, int64(1), c.Do("ACKJOB", ids[0]).Int())
-			assert.Equal(t, "queued", state(c, after))
-		})
-	}
+		}
+		require.Equal(t, ids[0], get(t, c, "q0"))
+		require.Equal(t, int64(1), c.Do("NACK", ids[0], "BODY", "with dependents").Int())
+		comeBack(t, s, mode)
+		c = s.Dial()
+		assert.Equal(t, "with dependents", body(c, ids[0]))
+		assert.NotEqual(t, "queued", state(c, after))
+		require.Equal(t, int64(1), c.Do("ACKJOB", ids[0]).Int())
+		assert.Equal(t, "queued", state(c, after))
+	}, "aof", "aof-kill", "aof-without-preamble", "rdb", "reload")
 }

@@ -80,32 +80,27 @@ func TestLifeZ2(t *testing.T) {
 // Z4: a pause of one node is over after a restart; one of all nodes ends at its time, restart or not, and also at a replica that becomes the master.
 func TestLifeZ4(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			for _, q := range []string{"one", "all", "past"} {
-				add(t, c, q, "b", 0)
-			}
-			c.Do("PAUSE", "one", "out", "FOR", 100)
-			c.Do("PAUSE", "all", "out", "FOR", 4, "BCAST")
-			c.Do("PAUSE", "past", "out", "FOR", 1, "BCAST")
-			began := time.Now()
-			s.Stop()
-			time.Sleep(time.Until(began.Add(1100 * time.Millisecond))) // the time itself is what counts
-			s.Restart()
-			c = s.Dial()
-			assert.Equal(t, []string{"none", "out", "none"}, []string{paused(c, "one"), paused(c, "all"), paused(c, "past")})
-			waitFor(t, c, "one")
-			waitFor(t, c, "past")
-			waitFor(t, c, "all")
-			assert.InDelta(t, 4, time.Since(began).Seconds(), 0.7)
-			harness.Await(t, 10*time.Second, "the ended pauses to be forgotten", func() bool {
-				return strings.Contains(c.Do("JOBMESH", "CLUSTER", "INFO").Str, "settings_entries:0\r\n")
-			})
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		for _, q := range []string{"one", "all", "past"} {
+			add(t, c, q, "b", 0)
+		}
+		c.Do("PAUSE", "one", "out", "FOR", 100)
+		c.Do("PAUSE", "all", "out", "FOR", 4, "BCAST")
+		c.Do("PAUSE", "past", "out", "FOR", 1, "BCAST")
+		began := time.Now()
+		s.Stop()
+		time.Sleep(time.Until(began.Add(1100 * time.Millisecond))) // the time itself is what counts
+		s.Restart()
+		c = s.Dial()
+		assert.Equal(t, []string{"none", "out", "none"}, []string{paused(c, "one"), paused(c, "all"), paused(c, "past")})
+		waitFor(t, c, "one")
+		waitFor(t, c, "past")
+		waitFor(t, c, "all")
+		assert.InDelta(t, 4, time.Since(began).Seconds(), 0.7)
+		harness.Await(t, 10*time.Second, "the ended pauses to be forgotten", func() bool {
+			return strings.Contains(c.Do("JOBMESH", "CLUSTER", "INFO").Str, "settings_entries:0\r\n")
 		})
-	}
+	}, "aof", "rdb")
 }
 
 // A pause is of a queue's name: RENAME takes none along, and no end is lost. Neither does a queue that is made anew have that of the one before.

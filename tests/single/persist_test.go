@@ -52,6 +52,18 @@ func saving(mode string) harness.Option {
 	return harness.WithConfig(conf...)
 }
 
+// inModes runs a test in each of the modes (see comeBack), side by side, each with a server and a client of its own.
+func inModes(t *testing.T, test func(t *testing.T, s *harness.Server, c *harness.Conn, mode string), modes ...string) {
+	t.Helper()
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := harness.Start(t, saving(mode))
+			test(t, s, s.Dial(), mode)
+		})
+	}
+}
+
 // comeBack ends a server and starts it again. If the mode ends with "kill", it kills the server,
 // else it shuts it down. If the mode is "reload", the server only saves and loads its data. If the
 // mode has "without-preamble" or "rewritten", the log is written anew before.
@@ -73,61 +85,56 @@ func comeBack(t *testing.T, s *harness.Server, mode string) {
 }
 
 func TestRestart(t *testing.T) {
-	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			waiting := add(t, c, "q", "waiting", 0)
-			retried := add(t, c, "r", "retried", 0, "RETRY", 1)
-			get(t, c, "r")
-			held := add(t, c, "h", "held", 0, "RETRY", 3)
-			got := time.Now()
-			require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
-			acked := add(t, c, "q", "acked", 0)
-			c.Do("ACKJOB", acked)
-			expiring := add(t, c, "q", "x", 0, "TTL", 1)
-			delayed := add(t, c, "d", "delayed", 0, "DELAY", 3)
-			delayedOnce := add(t, c, "d1", "delayed", 0, "DELAY", 3, "RETRY", 0)
-			once := add(t, c, "once", "b", 0, "RETRY", 0)
-			delivered := add(t, c, "once2", "b", 0, "RETRY", 0)
-			get(t, c, "once2")
-			nacked := add(t, c, "n", "b", 0)
-			get(t, c, "n")
-			c.Do("NACK", nacked)
-			c.Do("PAUSE", "p", "in")
-			added := time.Now()
-			harness.Await(t, 5*time.Second, "a retry", func() bool { return state(c, retried) == "queued" })
-			comeBack(t, s, mode)
-			c = s.Dial()
-			for _, id := range []string{waiting, retried, once, nacked} {
-				assert.Equal(t, "queued", state(c, id), "as it was")
-			}
-			assert.Equal(t, []int64{0, 1, 0}, []int64{
-				c.Do("SHOW", waiting).Field("additional-deliveries").Int(),
-				c.Do("SHOW", retried).Field("additional-deliveries").Int(),
-				c.Do("SHOW", nacked).Field("additional-deliveries").Int(),
-			}, "those that had it")
-			assert.Empty(t, wip(t, c, "q"), "nobody has it")
-			assert.Equal(t, "active", state(c, held))
-			assert.Equal(t, "ada", c.Do("SHOW", held).Field("worker").Str)
-			assert.True(t, c.Do("SHOW", acked).Null)
-			assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
-			assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
-			assert.Equal(t, once, get(t, c, "once"), "not delivered before")
-			harness.Await(t, 6*time.Second, "the retry", func() bool { return state(c, held) == "queued" })
-			assert.InDelta(t, 3, time.Since(got).Seconds(), 1, "at its own time")
-			harness.Await(t, 6*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
-			assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
-			harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
-			harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
-			assert.Equal(t, delayedOnce, get(t, c, "d1"))
-			for _, id := range []string{once, delivered} {
-				assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int(), "never a second delivery")
-			}
-			assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "once", "once2").NullArray())
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		waiting := add(t, c, "q", "waiting", 0)
+		retried := add(t, c, "r", "retried", 0, "RETRY", 1)
+		get(t, c, "r")
+		held := add(t, c, "h", "held", 0, "RETRY", 3)
+		got := time.Now()
+		require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
+		acked := add(t, c, "q", "acked", 0)
+		c.Do("ACKJOB", acked)
+		expiring := add(t, c, "q", "x", 0, "TTL", 1)
+		delayed := add(t, c, "d", "delayed", 0, "DELAY", 3)
+		delayedOnce := add(t, c, "d1", "delayed", 0, "DELAY", 3, "RETRY", 0)
+		once := add(t, c, "once", "b", 0, "RETRY", 0)
+		delivered := add(t, c, "once2", "b", 0, "RETRY", 0)
+		get(t, c, "once2")
+		nacked := add(t, c, "n", "b", 0)
+		get(t, c, "n")
+		c.Do("NACK", nacked)
+		c.Do("PAUSE", "p", "in")
+		added := time.Now()
+		harness.Await(t, 5*time.Second, "a retry", func() bool { return state(c, retried) == "queued" })
+		comeBack(t, s, mode)
+		c = s.Dial()
+		for _, id := range []string{waiting, retried, once, nacked} {
+			assert.Equal(t, "queued", state(c, id), "as it was")
+		}
+		assert.Equal(t, []int64{0, 1, 0}, []int64{
+			c.Do("SHOW", waiting).Field("additional-deliveries").Int(),
+			c.Do("SHOW", retried).Field("additional-deliveries").Int(),
+			c.Do("SHOW", nacked).Field("additional-deliveries").Int(),
+		}, "those that had it")
+		assert.Empty(t, wip(t, c, "q"), "nobody has it")
+		assert.Equal(t, "active", state(c, held))
+		assert.Equal(t, "ada", c.Do("SHOW", held).Field("worker").Str)
+		assert.True(t, c.Do("SHOW", acked).Null)
+		assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
+		assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
+		assert.Equal(t, once, get(t, c, "once"), "not delivered before")
+		harness.Await(t, 6*time.Second, "the retry", func() bool { return state(c, held) == "queued" })
+		assert.InDelta(t, 3, time.Since(got).Seconds(), 1, "at its own time")
+		harness.Await(t, 6*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
+		assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
+		harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
+		harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
+		assert.Equal(t, delayedOnce, get(t, c, "d1"))
+		for _, id := range []string{once, delivered} {
+			assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int(), "never a second delivery")
+		}
+		assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "once", "once2").NullArray())
+	}, "rdb", "aof", "aof-without-preamble", "aof-kill")
 }
 
 func TestControlledRestart(t *testing.T) {

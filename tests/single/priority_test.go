@@ -90,41 +90,36 @@ func TestLifeP2(t *testing.T) {
 // P3: restarts, RENAME, and DUMP and RESTORE keep the order.
 func TestLifeP3(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload", "rename", "restore", "move"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		for i := range 60 {
+			add(t, c, "q", fmt.Sprint(i), 0, "PRIORITY", i%7-3)
+		}
+		var want []string
+		for p := 3; p >= -3; p-- {
 			for i := range 60 {
-				add(t, c, "q", fmt.Sprint(i), 0, "PRIORITY", i%7-3)
-			}
-			var want []string
-			for p := 3; p >= -3; p-- {
-				for i := range 60 {
-					if i%7-3 == p {
-						want = append(want, strconv.Itoa(i))
-					}
+				if i%7-3 == p {
+					want = append(want, strconv.Itoa(i))
 				}
 			}
-			queue := "q"
-			switch mode {
-			case "rename":
-				queue = "p"
-				require.Equal(t, "OK", c.Do("RENAME", "q", "p").Str)
-			case "restore":
-				dump := c.Do("DUMP", "q").Str
-				c.Do("DEL", "q")
-				require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
-			case "move":
-				queue = "p"
-				require.Equal(t, int64(60), c.Do("MOVEJOB", "FROM", "q", "TO", "p").Int())
-			default:
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			assert.Equal(t, want, order(c, queue))
-		})
-	}
+		}
+		queue := "q"
+		switch mode {
+		case "rename":
+			queue = "p"
+			require.Equal(t, "OK", c.Do("RENAME", "q", "p").Str)
+		case "restore":
+			dump := c.Do("DUMP", "q").Str
+			c.Do("DEL", "q")
+			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+		case "move":
+			queue = "p"
+			require.Equal(t, int64(60), c.Do("MOVEJOB", "FROM", "q", "TO", "p").Int())
+		default:
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		assert.Equal(t, want, order(c, queue))
+	}, "aof", "rdb", "reload", "rename", "restore", "move")
 }
 
 // P4: one urgent job among many costs the extra of that one alone, and is fetched next.
@@ -150,66 +145,56 @@ func TestLifeP4(t *testing.T) {
 // P5: of two jobs that are held back for one key the more urgent one goes first, though it is younger.
 func TestLifeP5(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"", "aof"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			unique := []any{"UNIQUE", "during-processing", "KEY", "k"}
-			runs := add(t, c, append([]any{"q", "runs", 0}, unique...)...)
-			require.Equal(t, runs, get(t, c, "q"))
-			for i, p := range []int{0, 2, 1, 2} {
-				add(t, c, append([]any{"q", fmt.Sprint(p, " ", i), 0, "PRIORITY", p}, unique...)...)
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		unique := []any{"UNIQUE", "during-processing", "KEY", "k"}
+		runs := add(t, c, append([]any{"q", "runs", 0}, unique...)...)
+		require.Equal(t, runs, get(t, c, "q"))
+		for i, p := range []int{0, 2, 1, 2} {
+			add(t, c, append([]any{"q", fmt.Sprint(p, " ", i), 0, "PRIORITY", p}, unique...)...)
+		}
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		require.Equal(t, int64(1), c.Do("ACKJOB", runs).Int())
+		var bodies []string
+		for range 4 {
+			j := c.Do("GETJOB", "FROM", "q").Elems[0]
+			bodies = append(bodies, j.Elems[2].Str)
+			require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray(), "one at a time")
+			if len(bodies) == 1 { // a more urgent one overtakes the one that is about to go
+				c.Do("ACKJOB", j.Elems[1].Str)
+				add(t, c, append([]any{"q", "9", 0, "PRIORITY", 9}, unique...)...)
+				j = c.Do("GETJOB", "FROM", "q").Elems[0]
+				require.Equal(t, "9", j.Elems[2].Str)
 			}
-			if mode != "" {
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			require.Equal(t, int64(1), c.Do("ACKJOB", runs).Int())
-			var bodies []string
-			for range 4 {
-				j := c.Do("GETJOB", "FROM", "q").Elems[0]
-				bodies = append(bodies, j.Elems[2].Str)
-				require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray(), "one at a time")
-				if len(bodies) == 1 { // a more urgent one overtakes the one that is about to go
-					c.Do("ACKJOB", j.Elems[1].Str)
-					add(t, c, append([]any{"q", "9", 0, "PRIORITY", 9}, unique...)...)
-					j = c.Do("GETJOB", "FROM", "q").Elems[0]
-					require.Equal(t, "9", j.Elems[2].Str)
-				}
-				require.Equal(t, int64(1), c.Do("ACKJOB", j.Elems[1].Str).Int())
-			}
-			assert.Equal(t, []string{"2 1", "2 3", "1 2", "0 0"}, bodies)
-		})
-	}
+			require.Equal(t, int64(1), c.Do("ACKJOB", j.Elems[1].Str).Int())
+		}
+		assert.Equal(t, []string{"2 1", "2 3", "1 2", "0 0"}, bodies)
+	}, "", "aof")
 }
 
 // P6: MOVEJOB changes the priority of a waiting job, of one that is delayed or dead, and of many.
 func TestLifeP6(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"", "aof", "rdb"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			dead := dies(t, c, "q", "dead")
-			add(t, c, "q", "1", 0)
-			add(t, c, "q", "2", 0, "PRIORITY", 5)
-			third := add(t, c, "q", "3", 0)
-			delayed := add(t, c, "q", "delayed", 0, "DELAY", 2)
-			require.Equal(t, int64(1), c.Do("MOVEJOB", third, "TO", "q", "PRIORITY", 9).Int())
-			require.Equal(t, int64(1), c.Do("MOVEJOB", delayed, "TO", "q", "PRIORITY", 10).Int())
-			require.Equal(t, int64(1), c.Do("MOVEJOB", dead, "PRIORITY", 8).Int())
-			assert.EqualValues(t, 9, c.Do("SHOW", third).Field("priority").Int())
-			assert.Equal(t, "active", state(c, delayed), "it keeps its time")
-			if mode != "" {
-				comeBack(t, s, mode)
-				c = s.Dial()
-			}
-			harness.Await(t, 10*time.Second, "the delayed job is queued", func() bool { return state(c, delayed) == "queued" })
-			assert.Equal(t, []string{"delayed", "3", "dead", "2", "1"}, order(c, "q"))
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		dead := dies(t, c, "q", "dead")
+		add(t, c, "q", "1", 0)
+		add(t, c, "q", "2", 0, "PRIORITY", 5)
+		third := add(t, c, "q", "3", 0)
+		delayed := add(t, c, "q", "delayed", 0, "DELAY", 2)
+		require.Equal(t, int64(1), c.Do("MOVEJOB", third, "TO", "q", "PRIORITY", 9).Int())
+		require.Equal(t, int64(1), c.Do("MOVEJOB", delayed, "TO", "q", "PRIORITY", 10).Int())
+		require.Equal(t, int64(1), c.Do("MOVEJOB", dead, "PRIORITY", 8).Int())
+		assert.EqualValues(t, 9, c.Do("SHOW", third).Field("priority").Int())
+		assert.Equal(t, "active", state(c, delayed), "it keeps its time")
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		harness.Await(t, 10*time.Second, "the delayed job is queued", func() bool { return state(c, delayed) == "queued" })
+		assert.Equal(t, []string{"delayed", "3", "dead", "2", "1"}, order(c, "q"))
+	}, "", "aof", "rdb")
 	c := harness.Start(t).Dial()
 	for i := range 10 {
 		add(t, c, "q", strconv.Itoa(i), 0, "PRIORITY", i)

@@ -105,30 +105,25 @@ func TestALimitedQueueIsEmpty(t *testing.T) {
 // R3: an allowance that was used stays used over a restart.
 func TestLifeR3(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "aof kill", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			c.Do("QCONFIG", "SET", "q", "RATE", 1, 5)
-			first, second := add(t, c, "q", "1", 0), add(t, c, "q", "2", 0)
-			began := time.Now()
-			require.Equal(t, first, get(t, c, "q"))
-			if mode == "aof kill" {
-				s.AwaitLogged()
-			}
-			comeBack(t, s, mode)
-			c = s.Dial()
-			require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
-			if next := waitFor(t, c, "q"); mode == "aof kill" {
-				require.Equal(t, first, next, "its delivery isn't in the log")
-			} else {
-				require.Equal(t, second, next)
-			}
-			assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
-			assert.Less(t, time.Since(began), 8*time.Second)
-		})
-	}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		c.Do("QCONFIG", "SET", "q", "RATE", 1, 5)
+		first, second := add(t, c, "q", "1", 0), add(t, c, "q", "2", 0)
+		began := time.Now()
+		require.Equal(t, first, get(t, c, "q"))
+		if mode == "aof kill" {
+			s.AwaitLogged()
+		}
+		comeBack(t, s, mode)
+		c = s.Dial()
+		require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+		if next := waitFor(t, c, "q"); mode == "aof kill" {
+			require.Equal(t, first, next, "its delivery isn't in the log")
+		} else {
+			require.Equal(t, second, next)
+		}
+		assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
+		assert.Less(t, time.Since(began), 8*time.Second)
+	}, "aof", "aof kill", "rdb", "reload")
 }
 
 // R6: a queue that is paused in output claims nothing, and neither does an empty one.

@@ -16,64 +16,59 @@ import (
 // long as it was meant to.
 func TestWindowOutlivesJobAndServer(t *testing.T) {
 	const window = "KEY k UNIQUE window TTL "
-	for _, mode := range []string{"rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "over", "b", window+"1")).Int())
-			began := time.Now()
-			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "done", "b", window+"5")).Int())
-			require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "long", "b", window+"1000")).Int())
-			waiting := addUnique(t, c, "waits", "b", window+"1000")
-			addUnique(t, c, "deleted", "b", window+"1000")
-			c.Do("DEL", "deleted")
-			time.Sleep(1500 * time.Millisecond) // the shortest window ends, and there is less left of the others
-			switch mode {
-			case "replica":
-				r := harness.Start(t, harness.WithReplicaOf(s))
-				r.AwaitSync()
-				c.Do("ACKJOB", addUnique(t, c, "late", "b", window+"1000"))
-				require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
-				s.Kill()
-				require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
-				assert.Empty(t, addUnique(t, r.Dial(), "late", "b", window+"1000"))
-				s = r
-			default:
-				comeBack(t, s, mode)
-			}
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "over", "b", window+"1")).Int())
+		began := time.Now()
+		require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "done", "b", window+"5")).Int())
+		require.Equal(t, int64(1), c.Do("ACKJOB", addUnique(t, c, "long", "b", window+"1000")).Int())
+		waiting := addUnique(t, c, "waits", "b", window+"1000")
+		addUnique(t, c, "deleted", "b", window+"1000")
+		c.Do("DEL", "deleted")
+		time.Sleep(1500 * time.Millisecond) // the shortest window ends, and there is less left of the others
+		switch mode {
+		case "replica":
+			r := harness.Start(t, harness.WithReplicaOf(s))
+			r.AwaitSync()
+			c.Do("ACKJOB", addUnique(t, c, "late", "b", window+"1000"))
+			require.Equal(t, int64(1), c.Do("WAIT", 1, 5000).Int())
+			s.Kill()
+			require.Equal(t, "OK", r.Do("REPLICAOF", "NO", "ONE").Str)
+			assert.Empty(t, addUnique(t, r.Dial(), "late", "b", window+"1000"))
+			s = r
+		default:
+			comeBack(t, s, mode)
+		}
+		c = s.Dial()
+		assert.NotEmpty(t, addUnique(t, c, "over", "b", window+"1"))
+		for _, queue := range []string{"done", "long", "waits", "deleted"} {
+			assert.Empty(t, addUnique(t, c, queue, "b", window+"5"), queue)
+		}
+		assert.Equal(t, "wait", c.Do("SHOW", waiting).Field("lock").Str)
+		for _, queue := range []string{"long", "waits"} {
+			assert.Less(t, c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", queue).Field("ttl").Int(), int64(999_000), "%s: what is left of it", queue)
+		}
+		harness.Await(t, 10*time.Second, "the window's end", func() bool { return addUnique(t, c, "done", "b", window+"5") != "" })
+		harness.Took(t, began, 5*time.Second)
+		// The window stays with the name of its queue.
+		dump := c.Do("DUMP", "waits").Str
+		require.Equal(t, "OK", c.Do("RENAME", "waits", "renamed").Str)
+		assert.Equal(t, "none", c.Do("SHOW", waiting).Field("lock").Str)
+		assert.Empty(t, addUnique(t, c, "waits", "b", window+"5"))
+		assert.NotEmpty(t, addUnique(t, c, "renamed", "b", window+"5"))
+		c.Do("DEL", "renamed")
+		require.Equal(t, "OK", c.Do("RESTORE", "elsewhere", 0, []byte(dump)).Str)
+		assert.NotEmpty(t, addUnique(t, c, "elsewhere", "b", window+"1000"))
+		// A flush ends windows, in the log too.
+		c.Do("FLUSHALL")
+		assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
+		c.Do("FLUSHALL")
+		if strings.HasPrefix(mode, "aof") {
+			s.Kill()
+			s.Restart()
 			c = s.Dial()
-			assert.NotEmpty(t, addUnique(t, c, "over", "b", window+"1"))
-			for _, queue := range []string{"done", "long", "waits", "deleted"} {
-				assert.Empty(t, addUnique(t, c, queue, "b", window+"5"), queue)
-			}
-			assert.Equal(t, "wait", c.Do("SHOW", waiting).Field("lock").Str)
-			for _, queue := range []string{"long", "waits"} {
-				assert.Less(t, c.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", queue).Field("ttl").Int(), int64(999_000), "%s: what is left of it", queue)
-			}
-			harness.Await(t, 10*time.Second, "the window's end", func() bool { return addUnique(t, c, "done", "b", window+"5") != "" })
-			harness.Took(t, began, 5*time.Second)
-			// The window stays with the name of its queue.
-			dump := c.Do("DUMP", "waits").Str
-			require.Equal(t, "OK", c.Do("RENAME", "waits", "renamed").Str)
-			assert.Equal(t, "none", c.Do("SHOW", waiting).Field("lock").Str)
-			assert.Empty(t, addUnique(t, c, "waits", "b", window+"5"))
-			assert.NotEmpty(t, addUnique(t, c, "renamed", "b", window+"5"))
-			c.Do("DEL", "renamed")
-			require.Equal(t, "OK", c.Do("RESTORE", "elsewhere", 0, []byte(dump)).Str)
-			assert.NotEmpty(t, addUnique(t, c, "elsewhere", "b", window+"1000"))
-			// A flush ends windows, in the log too.
-			c.Do("FLUSHALL")
-			assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
-			c.Do("FLUSHALL")
-			if strings.HasPrefix(mode, "aof") {
-				s.Kill()
-				s.Restart()
-				c = s.Dial()
-			}
-			assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
-		})
-	}
+		}
+		assert.NotEmpty(t, addUnique(t, c, "long", "b", window+"1000"))
+	}, "rdb", "aof", "aof-kill", "aof-without-preamble", "reload", "replica")
 }
 
 // A job that a node evicts frees its keys.

@@ -12,47 +12,42 @@ import (
 // ENQUEUE … UNSTARTED takes a delivery back: it counts neither as an additional one, nor for MAXDELIVERIES. Restarts keep that.
 func TestEnqueueUnstarted(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			id := add(t, c, "q", "b", 0, "MAXDELIVERIES", 2)
-			other := add(t, c, "q", "b", 0)
-			counts := func(deliveries, additional int64) {
-				t.Helper()
-				v := c.Do("SHOW", id)
-				assert.Equal(t, deliveries, v.Field("deliveries").Int())
-				assert.Equal(t, additional, v.Field("additional-deliveries").Int())
-			}
-			for i := range 3 {
-				job := c.Do("GETJOB", "COUNT", 2, "WITHCOUNTERS", "WITHINFO", "FROM", "q").Elems[0].Elems
-				assert.Equal(t, []string{id, "additional-deliveries"}, []string{job[1].Str, job[5].Str})
-				assert.Equal(t, int64(0), job[6].Int())
-				assert.Equal(t, int64(0), job[7].Field("deliveries").Int())
-				assert.Equal(t, int64(1), c.Do("WIP", "q").Elems[0].Elems[3].Int())
-				counts(1, 0)
-				require.Equal(t, int64(2), c.Do("ENQUEUE", id, other, []string{"UNSTARTED", "unstarted", "Unstarted"}[i]).Int())
-				counts(0, 0)
-			}
-			comeBack(t, s, mode)
-			c = s.Dial()
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		id := add(t, c, "q", "b", 0, "MAXDELIVERIES", 2)
+		other := add(t, c, "q", "b", 0)
+		counts := func(deliveries, additional int64) {
+			t.Helper()
+			v := c.Do("SHOW", id)
+			assert.Equal(t, deliveries, v.Field("deliveries").Int())
+			assert.Equal(t, additional, v.Field("additional-deliveries").Int())
+		}
+		for i := range 3 {
+			job := c.Do("GETJOB", "COUNT", 2, "WITHCOUNTERS", "WITHINFO", "FROM", "q").Elems[0].Elems
+			assert.Equal(t, []string{id, "additional-deliveries"}, []string{job[1].Str, job[5].Str})
+			assert.Equal(t, int64(0), job[6].Int())
+			assert.Equal(t, int64(0), job[7].Field("deliveries").Int())
+			assert.Equal(t, int64(1), c.Do("WIP", "q").Elems[0].Elems[3].Int())
+			counts(1, 0)
+			require.Equal(t, int64(2), c.Do("ENQUEUE", id, other, []string{"UNSTARTED", "unstarted", "Unstarted"}[i]).Int())
 			counts(0, 0)
-			assert.Equal(t, int64(0), c.Do("ENQUEUE", id, "UNSTARTED").Int(), "it is in its queue")
+		}
+		comeBack(t, s, mode)
+		c = s.Dial()
+		counts(0, 0)
+		assert.Equal(t, int64(0), c.Do("ENQUEUE", id, "UNSTARTED").Int(), "it is in its queue")
 
-			require.Len(t, c.Do("GETJOB", "COUNT", 2, "FROM", "q").Elems, 2)
-			require.Equal(t, int64(1), c.Do("ENQUEUE", id).Int())
-			counts(1, 1)
-			require.Equal(t, id, get(t, c, "q"))
-			require.Equal(t, int64(1), c.Do("NACK", id).Int())
-			assert.Equal(t, "max-deliveries", c.Do("SHOW", id).Field("why").Str)
-			require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
-			counts(0, 1)
-		})
-	}
+		require.Len(t, c.Do("GETJOB", "COUNT", 2, "FROM", "q").Elems, 2)
+		require.Equal(t, int64(1), c.Do("ENQUEUE", id).Int())
+		counts(1, 1)
+		require.Equal(t, id, get(t, c, "q"))
+		require.Equal(t, int64(1), c.Do("NACK", id).Int())
+		assert.Equal(t, "max-deliveries", c.Do("SHOW", id).Field("why").Str)
+		require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
+		counts(0, 1)
+	}, "aof", "rdb", "reload")
 }
 
-// What is wrong with it changes nothing; on jobs that nobody has it is ENQUEUE.
+// A wrong call changes nothing; on jobs that nobody has it is ENQUEUE.
 func TestEnqueueUnstartedErrors(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()

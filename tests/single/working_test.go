@@ -125,51 +125,46 @@ func TestProgressGoesWithTheJob(t *testing.T) {
 // The text of a job that nobody has is kept, and of one with RETRY 0: the answer is the same as without.
 func TestProgressOfOtherJobs(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"aof", "rdb", "reload", "aof-kill", "aof-rewritten", "aof-without-preamble"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := harness.Start(t, saving(mode))
-			c := s.Dial()
-			texts := map[string]string{}
-			says := func(id, want string) {
-				t.Helper()
-				texts[id] = fmt.Sprint("text ", len(texts))
-				require.Equal(t, want, c.Do("WORKING", id, "PROGRESS", "before").String())
-				require.Equal(t, want, c.Do("WORKING", id, "PROGRESS", texts[id]).String())
-			}
-			once := add(t, c, "once", "b", 0, "RETRY", 0)
-			says(once, ":0")
-			require.Equal(t, once, get(t, c, "once"))
-			says(once, ":0")
-			running := add(t, c, "once", "b", 0, "RETRY", 0, "UNIQUE", "during-processing", "KEY", "k")
-			require.Equal(t, running, get(t, c, "once"))
-			says(running, ":0")
-			in := add(t, c, "q", "b", 0, "RETRY", 300)
-			get(t, c, "q")
-			says(in, ":300")
-			unique := add(t, c, "u", "b", 0, "RETRY", 300, "UNIQUE", "until-processed", "LOCKTTL", 300)
-			get(t, c, "u")
-			says(unique, ":300")
-			says(add(t, c, "q", "b", 0, "RETRY", 300, "DELAY", 1000), ":300")
-			put := add(t, c, "f", "b", 0, "RETRY", 300)
-			get(t, c, "f")
-			require.Equal(t, int64(1), c.Do("NACK", put, "DELAY", 1000).Int())
-			says(put, ":300")
-			says(add(t, c, "w", "b", 0, "RETRY", 300), ":300")
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		texts := map[string]string{}
+		says := func(id, want string) {
+			t.Helper()
+			texts[id] = fmt.Sprint("text ", len(texts))
+			require.Equal(t, want, c.Do("WORKING", id, "PROGRESS", "before").String())
+			require.Equal(t, want, c.Do("WORKING", id, "PROGRESS", texts[id]).String())
+		}
+		once := add(t, c, "once", "b", 0, "RETRY", 0)
+		says(once, ":0")
+		require.Equal(t, once, get(t, c, "once"))
+		says(once, ":0")
+		running := add(t, c, "once", "b", 0, "RETRY", 0, "UNIQUE", "during-processing", "KEY", "k")
+		require.Equal(t, running, get(t, c, "once"))
+		says(running, ":0")
+		in := add(t, c, "q", "b", 0, "RETRY", 300)
+		get(t, c, "q")
+		says(in, ":300")
+		unique := add(t, c, "u", "b", 0, "RETRY", 300, "UNIQUE", "until-processed", "LOCKTTL", 300)
+		get(t, c, "u")
+		says(unique, ":300")
+		says(add(t, c, "q", "b", 0, "RETRY", 300, "DELAY", 1000), ":300")
+		put := add(t, c, "f", "b", 0, "RETRY", 300)
+		get(t, c, "f")
+		require.Equal(t, int64(1), c.Do("NACK", put, "DELAY", 1000).Int())
+		says(put, ":300")
+		says(add(t, c, "w", "b", 0, "RETRY", 300), ":300")
 
-			comeBack(t, s, mode)
-			c = s.Dial()
-			for id, text := range texts {
-				assert.Equal(t, text, progressOf(c, id))
-			}
-			c.Do("MULTI")
-			c.Do("WORKING", in, "PROGRESS", "multi")
-			assert.Equal(t, int64(300), c.Do("EXEC").Elems[0].Int())
-			assert.Equal(t, "multi", progressOf(c, in))
-			assert.Equal(t, int64(300), c.Do("EVAL", "return redis.call('WORKING', ARGV[1], 'PROGRESS', 'script')", 0, in).Int())
-			assert.Equal(t, "script", progressOf(c, in))
-		})
-	}
+		comeBack(t, s, mode)
+		c = s.Dial()
+		for id, text := range texts {
+			assert.Equal(t, text, progressOf(c, id))
+		}
+		c.Do("MULTI")
+		c.Do("WORKING", in, "PROGRESS", "multi")
+		assert.Equal(t, int64(300), c.Do("EXEC").Elems[0].Int())
+		assert.Equal(t, "multi", progressOf(c, in))
+		assert.Equal(t, int64(300), c.Do("EVAL", "return redis.call('WORKING', ARGV[1], 'PROGRESS', 'script')", 0, in).Int())
+		assert.Equal(t, "script", progressOf(c, in))
+	}, "aof", "rdb", "reload", "aof-kill", "aof-rewritten", "aof-without-preamble")
 }
 
 // A Redis replica, and a value that DUMP gives, have the text.
