@@ -188,15 +188,11 @@ func (m *module) waitCopies(c *rm.Ctx) {
 		return
 	}
 	ids, wait, copies, err := parseWaitCopies(c, m.ids[:0])
-	switch {
-	case err != nil:
+	if err != nil {
 		fail(c, err)
 		return
-	case m.node.Passive():
-		fail(c, engine.ErrReplica)
-		return
 	}
-	if m.ids = ids; !m.mayUseJobs(c, rm.UseWrite, ids...) {
+	if m.ids = ids; !m.mayChange(c) {
 		return
 	}
 	if !c.CanBlock() {

@@ -336,9 +336,11 @@ func (m *module) readIDs(c *rm.Ctx, count int) bool {
 
 // enterIDs is enter for a command that changes the jobs whose IDs it is given, count in all.
 func (m *module) enterIDs(c *rm.Ctx, count int) bool {
-	if !m.enter(c) || !m.readIDs(c, count) {
-		return false
-	}
+	return m.enter(c) && m.readIDs(c, count) && m.mayChange(c)
+}
+
+// mayChange refuses a command that changes the jobs m.ids at a replica, and to a user who may not.
+func (m *module) mayChange(c *rm.Ctx) bool {
 	if m.node.Passive() {
 		fail(c, engine.ErrReplica)
 		return false
@@ -429,15 +431,12 @@ func (m *module) showJob(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	id, canonical, ok := store.ParseID(c.Arg(1))
+	id, ok := readID(c.Arg(1))
 	if !ok {
 		fail(c, errBadID)
 		return
 	}
-	j := (*store.Job)(nil)
-	if canonical {
-		j = m.node.Job(&id)
-	}
+	j := m.node.Job(&id)
 	if j == nil {
 		c.Null()
 		return

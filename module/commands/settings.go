@@ -278,7 +278,7 @@ type oneSetting struct {
 }
 
 // settingsOf reads what value made. Settings that this release doesn't know, or can't have together with the others, are
-// set aside. What can't be read at all is nothing.
+// set aside. A value that can't be read at all says nothing.
 func settingsOf(name string, value []byte) *settings {
 	var all []oneSetting
 	for rest := value; len(rest) > 0; {

@@ -68,15 +68,11 @@ func (m *module) working(c *rm.Ctx) {
 		return
 	}
 	ids, progress, err := parseWorking(c, m.ids[:0])
-	switch {
-	case err != nil:
+	if err != nil {
 		fail(c, err)
 		return
-	case m.node.Passive():
-		fail(c, engine.ErrReplica)
-		return
 	}
-	if m.ids = ids; !m.mayUseJobs(c, rm.UseWrite, ids...) {
+	if m.ids = ids; !m.mayChange(c) {
 		return
 	}
 	w := &m.worker

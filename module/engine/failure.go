@@ -301,7 +301,7 @@ func (n *Node) learnWords(j *store.Job, extras []byte) *store.Job {
 	return n.learnLater(n.learnLater(n.learnTries(j, extras), store.TagFailure, extras), store.TagProgress, extras)
 }
 
-// learnLater takes over an extra that is later than this node's. Of two from the same time the one with the greater bytes counts.
+// learnLater takes over an extra that is later than this node's. If both are from the same time, the one with the greater bytes counts.
 func (n *Node) learnLater(j *store.Job, tag store.Tag, extras []byte) *store.Job {
 	e, mine := store.FindExtra(extras, tag), j.Extra(tag)
 	theirs, ok := saidAt(tag, e)

@@ -62,21 +62,9 @@ func saysWhere(j *store.Job, m *wire.Message) bool {
 	return false
 }
 
-// tellTerm tells the other holders what they hear before most messages about a job, and nothing else: how long a delivery lasts, and how
-// often it was tried.
-func (n *Node) tellTerm(j *store.Job) {
-	where := n.whereabouts(j)
-	if n.mayHaveHeir(j) {
-		for _, p := range n.mesh.All() {
-			where.to(p)
-		}
-		return
-	}
-	for i := range j.Holders() {
-		node, _ := j.Holder(i)
-		where.to(n.mesh.ByName(wire.Node(node)))
-	}
-}
+// tellWhereabouts tells the other holders what they hear before most messages about a job, and nothing else: where it is, what was said of
+// it, how often it was tried, and how long its delivery lasts.
+func (n *Node) tellWhereabouts(j *store.Job) { n.tell(j, n.whereabouts(j).m) }
 
 // tellBut sends a message to a job's other holders, except one.
 func (n *Node) tellBut(but *Peer, j *store.Job, m *wire.Message) {

@@ -98,7 +98,7 @@ func (n *Node) deliver(j *store.Job, lease int64) *store.Job {
 		n.log(LogState, j)
 	}
 	if lease > 0 && j.Retry > 0 && !outlasts {
-		n.tellTerm(j) // outlast has told it
+		n.tellWhereabouts(j) // outlast has told it
 	}
 	if n.limit(j) > 0 {
 		return n.countTry(j, 1, 0)

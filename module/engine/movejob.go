@@ -198,7 +198,7 @@ func (n *Node) TakesJobs(queue []byte) error {
 // conflict has put off; it is queued when it has the key.
 func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	asleep := wakened(j)
-	if asleep != nil && asleep.Waits() && asleep.Strategy() != store.UniqueWindow && !n.notUnique {
+	if asleep != nil && asleep.WaitsAlive() && !n.notUnique {
 		if l := n.locks.Live(n.lockNameIn(j, asleep, to)); l != nil && l.Job != j.ID && (n.mesh.Alone() || (*owners)(n).Holds(l)) {
 			return duplicate(&l.Job, j.UniqueKey(asleep))
 		}
@@ -296,6 +296,11 @@ func (n *Node) waitingIn(queue []byte, count int) (ids []store.ID) {
 	return ids
 }
 
+// movingFrom begins a MOVEJOB of the jobs that wait in a queue, in the order of fetching, count at most.
+func (n *Node) movingFrom(queue []byte, to *Move, count int) *moving {
+	return &moving{to: to.clone(), from: slices.Clone(queue), ids: n.waitingIn(queue, count)}
+}
+
 // waitsIn says whether a job waits in a queue.
 func (n *Node) waitsIn(id *store.ID, queue []byte) bool {
 	j := n.store.Lookup(id)
@@ -309,7 +314,7 @@ func (n *Node) MoveSome(from []byte, to *Move, count int, canWait bool) (p Pendi
 	if !canWait {
 		count, budget = min(count, moveInTurn), math.MaxInt
 	}
-	v := &moving{to: to.clone(), from: slices.Clone(from), ids: n.waitingIn(from, count)}
+	v := n.movingFrom(from, to, count)
 	if n.moveOnWith(v, &budget) || !canWait {
 		return p, &MeshAnswer{Moved: v.moved}
 	}
@@ -330,7 +335,7 @@ func (n *Node) MovedSoFar(p Pending) uint64 {
 // MoveMesh is MoveSome at all nodes, count jobs at each.
 func (n *Node) MoveMesh(from []byte, to *Move, count int, timeout int64) (p Pending, now *MeshAnswer) {
 	ask, budget := n.newQuestion(timeout), moveAtOnce
-	if v := (&moving{to: to.clone(), from: slices.Clone(from), ids: n.waitingIn(from, count)}); n.moveOnWith(v, &budget) {
+	if v := n.movingFrom(from, to, count); n.moveOnWith(v, &budget) {
 		ask.got.Moved = v.moved
 	} else {
 		n.moveLater(v, ask)

@@ -96,7 +96,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 // before it hears that the job has the key, it asks, too. extras are what that node says of the job; it may say nothing of the key.
 func (n *Node) keyIsAsked(j *store.Job, extras []byte) {
 	u := j.Unique()
-	if u == nil || !u.Waits() || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow {
+	if u == nil || !u.WaitsAlive() || u.Has(store.UniqueMesh) {
 		return
 	}
 	if theirs := store.Unique(store.FindExtra(extras, store.TagUnique)); theirs != nil && !theirs.Has(store.UniquePending) {
@@ -110,7 +110,7 @@ func (n *Node) keyIsAsked(j *store.Job, extras []byte) {
 // ariseAfter is moveAfter for a dead letter that another node has revived, and queues.
 func (n *Node) ariseAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64, queued bool) *store.Job {
 	asleep := wakened(j)
-	if asleep != nil && asleep.Waits() && asleep.Strategy() != store.UniqueWindow {
+	if asleep != nil && asleep.WaitsAlive() {
 		asleep.Set(store.UniquePending) // as in revive
 	}
 	j, err := n.arise(j, asleep, name, count)

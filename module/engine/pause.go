@@ -92,8 +92,8 @@ func (n *Node) tickPauses() {
 func (n *Node) pauseDue(p *timedPause) {
 	name := []byte(p.queue)
 	if p.until > 0 && p.until <= n.now {
-		p.until = 0
-		n.endOwnPause(name, p)
+		p.own, p.until = false, 0 // what all nodes are to know counts again
+		n.setPauseAs(name)
 	}
 	e := n.pauseEntry(name)
 	until := pauseUntil(e)
@@ -122,12 +122,6 @@ func (n *Node) pauseDue(p *timedPause) {
 		look = min(look, p.until)
 	}
 	n.lookAtPauseAt(p.queue, look)
-}
-
-// endOwnPause ends the pause of this node alone: what all nodes are to know counts again.
-func (n *Node) endOwnPause(name []byte, p *timedPause) {
-	p.own = false
-	n.setPauseAs(name)
 }
 
 // setPauseAs pauses a queue as all nodes are to have it. If there is none of that name here, it may lie in another database.

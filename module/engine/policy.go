@@ -144,8 +144,8 @@ func PolicyOf(j *store.Job) (p Policy, ok bool) {
 	return p, p.Set != 0 || e != nil
 }
 
-// policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. What needs a retry time
-// is left out of that of an at-most-once job.
+// policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. That of an
+// at-most-once job has no part that needs a retry time.
 func (n *Node) policyOf(j *store.Job) (p Policy) {
 	if isDead(j) {
 		return p
@@ -198,7 +198,7 @@ func (n *Node) backoff(p *Policy, failures int) int64 {
 }
 
 // Tries: the deliveries and NACKs of a job that has a limit, or a back-off, counted exactly. Each node counts the deliveries that it
-// answered, and the NACKs that it was sent. Of two nodes' lists the greater numbers count, so a message that is lost, or comes twice,
+// answered, and the NACKs that it was sent. The greater numbers of two nodes' lists count, so a message that is lost, or comes twice,
 // changes nothing.
 //
 // A TagTries has the count of the job's moves when it was last revived, 0 if it never was (32 bits, little endian), and for each node 8 bytes with

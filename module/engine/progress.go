@@ -66,6 +66,6 @@ func (n *Node) noteProgress(id *store.ID, text []byte) {
 	}
 	n.log(LogState, j)
 	if j.Holders() > 0 {
-		n.tell(j, n.whereaboutsOf(j))
+		n.tellWhereabouts(j)
 	}
 }

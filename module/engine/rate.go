@@ -98,9 +98,17 @@ func (r *rate) share(block int64) int64 {
 
 func (r *rate) least() int64 { return max(1, r.set.Seconds*1000/rateShare) }
 
+// may says whether this node may deliver a job now.
+func (r *rate) may(now int64) bool { return r.left > 0 && now < r.until }
+
+// unrated says whether a queue is known to have no rate, before anything is looked up.
+func (n *Node) unrated(q *store.Queue) bool {
+	return !n.policies.Rated || q.Unrated == n.policies.Generation
+}
+
 // mayDeliver says whether a job of a queue may be delivered now, as far as its rate goes. If not, the queue is served when it may.
 func (n *Node) mayDeliver(q *store.Queue) bool {
-	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+	if n.unrated(q) {
 		return true
 	}
 	r := n.rateOf(q)
@@ -108,7 +116,7 @@ func (n *Node) mayDeliver(q *store.Queue) bool {
 		return true
 	}
 	now := n.monotonic()
-	if r.asked = now; r.left > 0 && now < r.until {
+	if r.asked = now; r.may(now) {
 		return true
 	}
 	return n.claimBlock(q, r, now)
@@ -116,11 +124,11 @@ func (n *Node) mayDeliver(q *store.Queue) bool {
 
 // allowed is mayDeliver, but asks nobody.
 func (n *Node) allowed(q *store.Queue) bool {
-	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+	if n.unrated(q) {
 		return true
 	}
 	r := n.rateOf(q)
-	return r == nil || r.left > 0 && n.monotonic() < r.until
+	return r == nil || r.may(n.monotonic())
 }
 
 // rateOf finds what is known of a queue's rate; nil: it has none.
@@ -234,7 +242,7 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 		if o.Began == 0 {
 			o.Began = now
 		}
-		if n.blockDecided(r, block, span, o); r.left > 0 && now < r.until {
+		if n.blockDecided(r, block, span, o); r.may(now) {
 			return true
 		}
 	}
@@ -283,7 +291,7 @@ func (n *Node) blockName(r *rate, block int64) []byte {
 
 // spend counts a delivery of a queue's job.
 func (n *Node) spend(q *store.Queue) {
-	if !n.policies.Rated || q.Unrated == n.policies.Generation {
+	if n.unrated(q) {
 		return
 	}
 	if r := n.rates.queues[string(q.NameBytes())]; r != nil {
@@ -356,11 +364,9 @@ func (n *Node) PoliciesChanged() {
 func (n *Node) LimitOf(queue []byte) Limited {
 	r, now := n.rates.queues[string(queue)], n.monotonic()
 	switch {
-	case r == nil || r.generation != n.policies.Generation || r.left > 0 && now < r.until:
+	case r == nil || r.generation != n.policies.Generation || r.may(now):
 		return NotLimited
-	case !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(n.blockName(r, 0)):
-		return LimitedQuorum
-	case r.why == LimitedQuorum:
+	case r.why == LimitedQuorum || !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(n.blockName(r, 0)):
 		return LimitedQuorum
 	case r.limited != NotLimited:
 		return r.limited

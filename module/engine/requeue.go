@@ -481,7 +481,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 	}
 	n.demote(j, 0)
 	if counted {
-		n.tellTerm(j)
+		n.tellWhereabouts(j)
 	}
 }
 

@@ -158,7 +158,7 @@ type Queue struct {
 	_               uint32
 }
 
-// What a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
+// These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
 const (
 	everParts uint8 = 1 << iota
 	everPriorities

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Priorities. Of a queue's waiting jobs the most urgent are first, and among equals the oldest. They are in one list all the same. A
+// Priorities. The most urgent of a queue's waiting jobs are first, and among equals the oldest. They are in one list all the same. A
 // queue that ever had a job with a priority remembers where each priority ends in that list. So a job that belongs at such an end goes
 // there at once.
 
@@ -127,9 +127,8 @@ func (s *Store) enterLevel(q *Queue, j *Job) (at *Job, ok bool) {
 // makeLevels gives a queue's levels a block with more room.
 func (s *Store) makeLevels(q *Queue, room uint32) {
 	old := q.levels
-	fresh := &levels{room: room}
-	v := (*levels)(s.alloc.Alloc(fresh.size()))
-	*v = *fresh
+	v := (*levels)(s.alloc.Alloc(levelsHead + int(room)*levelSize))
+	*v = levels{room: room}
 	q.Bytes += uint64(v.size())
 	if q.levels = v; old != nil {
 		v.len = old.len

@@ -156,6 +156,10 @@ func (u Unique) Runs() bool { return u[1] == UniqueDuring || u[1] == UniqueBoth 
 // Waits says whether the job needs a waiting lock: it conflicts with a job that has the lock.
 func (u Unique) Waits() bool { return u[1] != UniqueDuring }
 
+// WaitsAlive says whether the job needs a waiting lock only as long as it lives: a window's lock stays for its time, whatever becomes of
+// the job.
+func (u Unique) WaitsAlive() bool { return u.Waits() && u.Strategy() != UniqueWindow }
+
 // Has says whether all these flags are set.
 func (u Unique) Has(flags uint8) bool { return u[2]&flags == flags }
 

@@ -69,7 +69,7 @@ func TestPrioritiesOfMovedJobs(t *testing.T) {
 	}
 }
 
-// What ADDJOB says of a unique job's priority and failures is kept in a mesh, where the job is added when it has its key.
+// A unique job keeps in a mesh, too, what ADDJOB says of its priority and failures, where the job is added when it has its key.
 func TestUniqueJobsOfAMeshKeepWhatADDJOBSays(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)
