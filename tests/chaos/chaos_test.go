@@ -125,6 +125,15 @@ func (m *mesh) round(steps []step) {
 	}
 }
 
+// drainTime is how long a mesh has for that. A job whose node started after its clock was set back may live
+// as long as its ID says, which has whole minutes, and a minute more, see the engine's withinTerms.
+func (p *plan) drainTime() time.Duration {
+	if p.clocks {
+		return 150 * time.Second
+	}
+	return 60 * time.Second
+}
+
 // drain waits until no node has a job or a lock any more.
 func (m *mesh) drain(c *crowd, b *books) {
 	m.t.Helper()
@@ -135,7 +144,7 @@ func (m *mesh) drain(c *crowd, b *books) {
 		s.probe = ""
 	}
 	began := time.Now()
-	end := began.Add(60 * time.Second)
+	end := began.Add(m.plan.drainTime())
 	left, stirred := map[string]string{}, time.Duration(0)
 	for {
 		m.alive()

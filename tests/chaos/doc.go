@@ -51,7 +51,8 @@
 //	a node                            after every start knows the job that was in
 //	                                  its log before, and logs the next one
 //	a mesh, once it is healed         is whole within a minute, takes and serves
-//	                                  every kind of job, and keeps nothing. A vote for the
+//	                                  every kind of job, and keeps nothing; two minutes
+//	                                  and a half where clocks step. A vote for the
 //	                                  lock of a job that is done may stay until somebody
 //	                                  wants the key, who gets it
 //
