@@ -122,7 +122,7 @@ enum { JM_LOCK_OUTLIVES = 4, JM_LOCK_FOREIGN = 16 };
  * it (when the key is unlinked). */
 struct jm_box { struct jm_queue *queue; };
 
-/* What a saved queue says about the moment when it was saved, so that a server that
+/* A saved queue says this about the moment when it was saved, so that a server that
  * loads it knows whether the queue positions are still right: the process that saved
  * it, how many changes that process had made, and (older releases) whether it was about
  * to exit. */

@@ -55,7 +55,7 @@ func former(s *settings) []byte {
 	return b
 }
 
-// A node keeps settings that it doesn't know, or can't use, and tells them to others. What it knows besides counts.
+// A node keeps settings that it doesn't know, or can't use, and tells them to others. The others among them count.
 func TestSettingsOfLaterReleases(t *testing.T) {
 	known := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE until-processed KEY k RETRY 5"))), 2, known))

@@ -12,7 +12,7 @@ import (
 // ADDJOBS: jobs that are added with the same options. Each is promised or refused by itself, and the client is answered
 // when all are decided.
 //
-// A job here goes the same way as one of ADDJOB: add.go makes it, and replicate.go waits for its copies. What is different
+// A job here goes the same way as one of ADDJOB: add.go makes it, and replicate.go waits for its copies. The difference
 // is that copies of many jobs travel in one message (ReplJobs), and are confirmed by one (GotJobs). Jobs that wait for
 // such an answer are a bundle. While all goes well a bundle is whole: its jobs have no pendingAdd of their own, and no
 // timer. Whatever else happens, to one of its jobs or in 50 ms without the answers, ends that (unbundle): from then on

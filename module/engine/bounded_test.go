@@ -941,7 +941,7 @@ func TestTheLocksOfVeryManyJobs(t *testing.T) {
 }
 
 // A node that was away is told bit by bit which votes it is to take back, however late
-// it is back. Of the votes for jobs the oldest are forgotten; this doesn't touch the votes for owners.
+// it is back. The oldest votes for jobs are forgotten; this doesn't touch the votes for owners.
 func TestANodeIsToldOfVeryManyVotesToBeTakenBack(t *testing.T) {
 	const jobs, owners = 11_000, 3000
 	now := int64(1_700_000_000_000)

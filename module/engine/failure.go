@@ -19,7 +19,7 @@ type Failure struct {
 	HasDelay bool
 	Delay    int64  // ms until the job comes again, 0: at once. Without HasDelay the policy tells
 	Dead     bool   // the job doesn't come again: it becomes a dead letter
-	Reason   []byte // nil: none was given. Of a longer one than MaxReason the rest is cut off
+	Reason   []byte // nil: none was given. One longer than MaxReason is cut off there
 	HasBody  bool
 	Body     []byte // the job comes back with it; see [Node.TakesBody]
 }

@@ -63,7 +63,7 @@ var plainFaultKinds = map[string]walkKind{
 //   - in the end ACKJOB at one node that knows the job removes the job from all nodes. No dependencies are left, and nothing
 //     that nodes had to do for each other. Nodes don't speak of jobs any more.
 //
-// After faults the judge allows what module/COMMANDS.md allows, as in TestUniqueFaultWalks. What one node alone knows, of jobs or of
+// After faults the judge allows what module/COMMANDS.md allows, as in TestUniqueFaultWalks. Whatever one node alone knows, of jobs or of
 // their ends, is lost with that node, or with the end of its log.
 func TestFaultWalks(t *testing.T) {
 	for name, kind := range plainFaultKinds {

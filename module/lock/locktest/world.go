@@ -1,5 +1,5 @@
 // Package locktest plays scripts of nodes that have locks. It has the nodes, the messages between them, their logs of
-// locks, and the time. What a node is, its maker says: in the tests of package lock it is the locks and a table of
+// locks, and the time. The maker of a node says what it is: in the tests of package lock it is the locks and a table of
 // nodes, in those of package engine a whole engine.
 //
 // Nodes are called a, b, c …. A node's messages are held until "deliver". Heartbeats, and pages of the tables of locks,
@@ -412,7 +412,7 @@ func (n *Actor) meets(other *Actor, purpose bool) {
 	n.Do(func() { n.Node.Table().Up(other.ID, other.addr(), purpose) })
 }
 
-// Unlink ends the connection of two nodes. What is under way is lost.
+// Unlink ends the connection of two nodes. Messages under way are lost.
 func (w *World) Unlink(a, b *Actor) {
 	delete(a.Links, b)
 	delete(b.Links, a)
