@@ -90,7 +90,7 @@ struct jm_queue {
     char *name;
     uint32_t name_len, counted[3], here[2];
     void *levels;
-    uint32_t unrated, unused;
+    uint32_t unrated, flush;
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

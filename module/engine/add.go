@@ -250,6 +250,7 @@ func (n *Node) register(a *Add, j *store.Job, q *store.Queue) {
 	}
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	n.store.RegisterNew(q, j)
+	n.outliveFlush(j)
 	n.Stats.Added++
 }
 

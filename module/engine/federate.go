@@ -620,6 +620,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 	}
 	n.learnCounts(j, m)
 	if j = n.onQueuedElsewhere(j); j.State == store.StateActive {
+		n.outliveUnlessGoing(j)
 		clearQueuedOnce(j)
 		if m.Job.Nacks > 0 || m.Job.Deliveries > 0 {
 			// The job came back, maybe at two nodes at once, and the other one may have handed

@@ -10,7 +10,9 @@ import (
 // QFLUSH: a node cancels the jobs of a queue that it would queue, each everywhere, as CANCELJOB does. With MESH all nodes that are
 // connected do so.
 //
-// Very many jobs go bit by bit, by a walk through all jobs. Nobody is given a job that is still to go meanwhile.
+// Very many jobs go bit by bit, by a walk through all jobs. Nobody is given a job that is still to go meanwhile. A flush is of the queue
+// that had the name, also under a new name, and not of one that gets that name later. Whatever comes into the queue after it began, or is given back
+// by a client, stays: the flush notes the IDs of these jobs. Times don't tell which jobs these are, because the clocks of other nodes differ.
 
 const (
 	flushAtOnce = 1000 // jobs that are looked at without a walk, in a millisecond
@@ -20,18 +22,31 @@ const (
 
 // flushing is a flush that this node carries out.
 type flushing struct {
-	upTo    uint64                // creation time: jobs up to this one go
-	all     bool                  // those in somebody's hands, too
+	queue   string                // the queue's name when its last job went
+	all     bool                  // those in somebody's hands go, too
 	began   bool                  // the walk that is under way is for it, too
 	jobs    uint64                // that have gone
 	spared  map[store.ID]struct{} // jobs that came into the queue, or were given back, since it began
 	clients []int64
-	askers  []meshAsker
+	askers  []flushAsker
 }
 
-// flushes are the flushes that this node carries out, by the queue's name.
+// flushAsker is a node that waits for a flush, and how many jobs had gone before it asked.
+type flushAsker struct {
+	meshAsker
+	before uint64
+}
+
+// flushKind names a flush under way. A queue has one with ALL, and one without, at most.
+type flushKind struct {
+	number uint32 // [store.Queue.Flush]
+	all    bool
+}
+
+// flushes are the flushes that this node carries out.
 type flushes struct {
-	open    map[string]*flushing
+	open    map[flushKind]*flushing
+	last    uint32 // the number of the newest one
 	walking bool
 	now     *flushing // the flush of the job whose end is being followed
 	at      uint64    // cursor of the walk
@@ -83,13 +98,13 @@ func (n *Node) FlushMesh(name []byte, all bool, timeout int64) (p Pending, now *
 // awaitFlush makes a question wait for this node's own part.
 func (n *Node) awaitFlush(ask *question, fl *flushing) {
 	fl.clients = append(fl.clients, ask.number)
-	ask.flush = fl
+	ask.flush, ask.flushed = fl, fl.jobs
 }
 
 // FlushedSoFar is how many jobs have gone by a QFLUSH that waits.
 func (n *Node) FlushedSoFar(p Pending) uint64 {
 	if q := n.questionOf(p.number); q != nil && q.flush != nil {
-		return q.flush.jobs
+		return q.flush.jobs - q.flushed
 	}
 	return 0
 }
@@ -98,26 +113,27 @@ func (n *Node) FlushedSoFar(p Pending) uint64 {
 func (n *Node) onAskFlush(p *Peer, m *wire.Message) {
 	fl, done := n.beginFlush(string(m.Queue), m.Flags&wire.All != 0)
 	if !done {
-		fl.askers = append(fl.askers, meshAsker{p.Node, m.Span})
+		fl.askers = append(fl.askers, flushAsker{meshAsker{p.Node, m.Span}, fl.jobs})
 		return
 	}
 	n.send(p, &wire.Message{Kind: wire.Flushed, Span: m.Span, Round: fl.jobs})
 }
 
-// beginFlush begins a flush. It is done at once if the queue has few jobs, or isn't there.
+// beginFlush begins a flush. It is done at once if the queue has few jobs, or isn't there. One of the same kind that is under way becomes
+// this one: all jobs that it spared go, too.
 func (n *Node) beginFlush(name string, all bool) (fl *flushing, done bool) {
 	q := n.store.Queue([]byte(name))
 	if q == nil {
 		return &flushing{}, true
 	}
-	if n.flushes.open == nil {
-		n.flushes.open = map[string]*flushing{}
+	kind := n.flushOf(q, all)
+	before := uint64(0)
+	if fl = n.flushes.open[kind]; fl == nil {
+		fl = &flushing{queue: name, all: all}
+		n.flushes.open[kind] = fl
+	} else {
+		fl.spared, fl.began, before = nil, false, fl.jobs
 	}
-	if fl = n.flushes.open[name]; fl == nil {
-		fl = &flushing{}
-		n.flushes.open[name] = fl
-	}
-	fl.upTo, fl.all, fl.began = max(fl.upTo, n.newestHere()), fl.all || all, false
 	n.hurryTick()
 	if n.flushes.since != n.now {
 		n.flushes.left, n.flushes.since = flushAtOnce, n.now
@@ -129,49 +145,87 @@ func (n *Node) beginFlush(name string, all bool) (fl *flushing, done bool) {
 	var ids []store.ID
 	eachJob(q, func(j *store.Job) { ids = append(ids, j.ID) })
 	for i := range ids {
-		if j := n.store.Lookup(&ids[i]); j != nil && n.goesBy(j) == fl {
+		if j := n.store.Lookup(&ids[i]); j != nil && n.goes(j, fl) {
 			n.flushJob(fl, j)
 		}
 	}
-	n.endFlush(name, fl)
-	return fl, true
+	n.endFlush(kind, fl)
+	return &flushing{jobs: fl.jobs - before}, true
+}
+
+// flushOf names a queue's flush of a kind. If the queue has none of any kind under way, it gets a number.
+func (n *Node) flushOf(q *store.Queue, all bool) flushKind {
+	w := &n.flushes
+	if w.open == nil {
+		w.open = map[flushKind]*flushing{}
+	}
+	if w.open[flushKind{q.Flush, true}] == nil && w.open[flushKind{q.Flush, false}] == nil {
+		if w.last++; w.last == 0 {
+			w.last = 1
+		}
+		q.Flush = w.last
+	}
+	return flushKind{q.Flush, all}
+}
+
+// goes says whether a job goes by a flush of its queue.
+func (n *Node) goes(j *store.Job, fl *flushing) bool {
+	if j.State == store.StateAcked || n.dummy(j) {
+		return false
+	}
+	if _, spared := fl.spared[j.ID]; spared {
+		return false
+	}
+	return n.countsWaiting(j) || fl.all && j.Place == store.InWorking || n.pendingAddOf(&j.ID) != nil
+}
+
+// flushesOf calls do for the flushes of a job's queue that are under way.
+func (n *Node) flushesOf(j *store.Job, do func(*flushing)) {
+	if len(n.flushes.open) == 0 || j.Queue.Flush == 0 {
+		return
+	}
+	for _, all := range [...]bool{true, false} {
+		if fl := n.flushes.open[flushKind{j.Queue.Flush, all}]; fl != nil {
+			do(fl)
+		}
+	}
 }
 
 // goesBy finds the flush under way by which a job goes; nil: it stays.
-func (n *Node) goesBy(j *store.Job) *flushing {
-	if j.State == store.StateAcked || n.dummy(j) {
-		return nil
-	}
-	fl := n.flushes.open[string(j.Queue.NameBytes())]
-	if fl == nil || j.CTime > fl.upTo {
-		return nil
-	}
-	if _, spared := fl.spared[j.ID]; spared {
-		return nil
-	}
-	if n.countsWaiting(j) || fl.all && j.Place == store.InWorking || n.pendingAddOf(&j.ID) != nil {
-		return fl
-	}
-	return nil
-}
-
-// outliveFlush keeps a job from going by a flush under way that has come into the queue since that began.
-func (n *Node) outliveFlush(j *store.Job) {
-	if len(n.flushes.open) == 0 {
-		return
-	}
-	if fl := n.flushes.open[string(j.Queue.NameBytes())]; fl != nil && j.CTime <= fl.upTo {
-		if fl.spared == nil {
-			fl.spared = map[store.ID]struct{}{}
+func (n *Node) goesBy(j *store.Job) (by *flushing) {
+	n.flushesOf(j, func(fl *flushing) {
+		if by == nil && n.goes(j, fl) {
+			by = fl
 		}
-		fl.spared[j.ID] = struct{}{}
-	}
+	})
+	return by
 }
 
-// outliveAsGivenBack is outliveFlush for a job that is about to be queued, or put off, if the flush left it to a client, here or at another node.
+func (fl *flushing) spare(j *store.Job) {
+	if fl.spared == nil {
+		fl.spared = map[store.ID]struct{}{}
+	}
+	fl.spared[j.ID] = struct{}{}
+}
+
+// outliveFlush keeps a job that has just come into its queue from going by a flush under way.
+func (n *Node) outliveFlush(j *store.Job) {
+	n.flushesOf(j, func(fl *flushing) { fl.spare(j) })
+}
+
+// outliveUnlessGoing is outliveFlush for a job that is about to wait here. It is kept from those flushes by which it wouldn't go now.
+func (n *Node) outliveUnlessGoing(j *store.Job) {
+	n.flushesOf(j, func(fl *flushing) {
+		if !n.goes(j, fl) {
+			fl.spare(j)
+		}
+	})
+}
+
+// outliveAsGivenBack is outliveUnlessGoing for a job that is about to be queued, or put off, if the flush left it to a client, here or at another node.
 func (n *Node) outliveAsGivenBack(j *store.Job) {
-	if len(n.flushes.open) > 0 && (j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce != 0 && j.State == store.StateActive) && n.goesBy(j) == nil {
-		n.outliveFlush(j)
+	if j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce != 0 && j.State == store.StateActive {
+		n.outliveUnlessGoing(j)
 	}
 }
 
@@ -186,6 +240,9 @@ func (n *Node) isToGo(j *store.Job) bool { return len(n.flushes.open) > 0 && n.g
 // flushJob cancels a job.
 func (n *Node) flushJob(fl *flushing, j *store.Job) {
 	fl.jobs++
+	if name := j.Queue.NameBytes(); fl.queue != string(name) {
+		fl.queue = string(name)
+	}
 	n.flushes.now = fl
 	n.CancelJob(&j.ID)
 	n.flushes.now = nil
@@ -193,17 +250,17 @@ func (n *Node) flushJob(fl *flushing, j *store.Job) {
 
 // countDropped counts a job that is dropped with one that is flushed, if it would go itself.
 func (n *Node) countDropped(j *store.Job) {
-	if fl := n.flushes.now; fl != nil && n.goesBy(j) == fl {
+	if fl := n.flushes.now; fl != nil && n.goesBy(j) == fl { // one of its own queue
 		fl.jobs++
 	}
 }
 
 // endFlushes ends all flushes as they are: this node becomes a replica.
 func (n *Node) endFlushes() {
-	for name, fl := range n.flushes.open {
-		n.endFlush(name, fl)
+	for kind, fl := range n.flushes.open {
+		n.endFlush(kind, fl)
 	}
-	n.flushes = flushes{}
+	n.flushes = flushes{last: n.flushes.last}
 }
 
 // tickFlushes goes on with the walk.
@@ -249,19 +306,19 @@ func (n *Node) tickFlushes() {
 // flushWalked ends the flushes for which the walk was.
 func (n *Node) flushWalked() {
 	n.flushes.walking = false
-	for name, fl := range n.flushes.open {
+	for kind, fl := range n.flushes.open {
 		if fl.began {
-			n.endFlush(name, fl)
+			n.endFlush(kind, fl)
 		}
 	}
 }
 
 // endFlush answers those who wait for a flush that is done.
-func (n *Node) endFlush(name string, fl *flushing) {
-	delete(n.flushes.open, name)
+func (n *Node) endFlush(kind flushKind, fl *flushing) {
+	delete(n.flushes.open, kind)
 	for _, a := range fl.askers {
 		if p := n.mesh.ByName(a.node); p != nil {
-			n.send(p, &wire.Message{Kind: wire.Flushed, Span: a.span, Round: fl.jobs})
+			n.send(p, &wire.Message{Kind: wire.Flushed, Span: a.span, Round: fl.jobs - a.before})
 		}
 	}
 	for _, number := range fl.clients {
@@ -269,12 +326,12 @@ func (n *Node) endFlush(name string, fl *flushing) {
 		if q == nil {
 			continue
 		}
-		q.got.Flushed += fl.jobs
+		q.got.Flushed += fl.jobs - q.flushed
 		if q.flush = nil; n.settled(q) {
 			n.answerQuestion(q)
 		}
 	}
-	if q := n.store.Queue([]byte(name)); q != nil {
+	if q := n.store.Queue([]byte(fl.queue)); q != nil {
 		n.serveBehind(q)
 	}
 }

@@ -36,6 +36,7 @@ type question struct {
 	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
 	page     wire.Node // QSCAN: whose queues are listed
 	flush    *flushing // QFLUSH: this node's own part, until it is done
+	flushed  uint64    // the jobs that had gone by it before
 	moving   *moving   // MOVEJOB: the same
 	got      MeshAnswer
 	pos      int // in questions.due
@@ -239,7 +240,7 @@ func (n *Node) makeAnswer(q *question) {
 		q.got.Moved += q.moving.moved
 	}
 	if q.flush != nil {
-		q.got.Flushed += q.flush.jobs
+		q.got.Flushed += q.flush.jobs - q.flushed
 	}
 	if q.flush != nil || q.moving != nil {
 		q.got.Unanswered = append(q.got.Unanswered, n.self)

@@ -744,6 +744,7 @@ func (n *Node) acceptInto(m *wire.Message, q *store.Queue) *store.Job {
 		n.store.FreeJob(j)
 		return nil
 	}
+	n.outliveFlush(j)
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
@@ -775,6 +776,7 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	case flags&wire.WasHeld != 0 && !held(j):
 		return // it was unblocked by the rules for all holders, here or elsewhere
 	}
+	n.outliveUnlessGoing(j)
 	clearQueuedOnce(j)
 	if held(j) {
 		return // its turn comes

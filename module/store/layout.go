@@ -155,7 +155,7 @@ type Queue struct {
 	here            [reasons - Deferred]uint32 // see CountHere
 	levels          *levels                    // see enterLevel; nil: no job ever had a priority
 	Unrated         uint32                     // the generation of settings (package engine) that say no rate for the queue
-	_               uint32
+	Flush           uint32                     // the number of the queue's last flush (package engine); 0: there was none
 }
 
 // These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.

@@ -113,3 +113,20 @@ func TestQueueFlushOfVeryMany(t *testing.T) {
 	gone.Close()
 	harness.Await(t, 20*time.Second, "all to go", func() bool { return c.Do("QLEN", "q").Int() == 0 })
 }
+
+// A flush is of the queue that had the name. One that gets the name while very many jobs go keeps its own.
+func TestAFlushSparesAQueueThatIsRenamed(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	id := add(t, c, "other", "b", 0)
+	waitingJobs(t, c, "q", 30_000)
+	v := all(t, c, []any{"QFLUSH", "q"}, []any{"RENAME", "other", "q"})
+	require.Equal(t, int64(30_000), v[0].Int())
+	harness.Await(t, 20*time.Second, "the jobs to go", func() bool { return s.Info("jobmesh", "jobmesh_registered_jobs") == "1" })
+	waitingJobs(t, c, "q", 30_000)
+	v = all(t, c, []any{"QFLUSH", "q"}, []any{"RENAME", "q", "other"}, []any{"ADDJOB", "other", "later", 0})
+	harness.Await(t, 20*time.Second, "the jobs to go under their new name", func() bool { return c.Do("QLEN", "other").Is(1) })
+	assert.True(t, s.Do("SHOW", id).Null, "it waited in q")
+	assert.False(t, s.Do("SHOW", v[2].Str).Null)
+}
