@@ -46,7 +46,6 @@ func (n *Node) Loading() bool { return n.loading }
 // same log decides the same. If other nodes hold a job, too, they are asked first, see
 // [Node.askHolders].
 func (n *Node) Settle(t Trust) (uncertain int) {
-	n.loaded = nil
 	if n.passive {
 		return 0
 	}
@@ -163,6 +162,9 @@ func (n *Node) settleSome(s *settling) (done bool) {
 			}
 		}
 		s.began = false
+	}
+	if s.holds {
+		n.listAll() // jobs move, for which the tables have to know them
 	}
 	for _, q := range n.dormant {
 		if s.holds {
@@ -602,7 +604,6 @@ func (n *Node) ApplyDormantQueue(db int, q *store.Queue, name []byte) error {
 // vote is an entry of its own (DELLOCK), and a vote whose end isn't logged outlasts the job. So
 // with the job only those of its locks end that are no votes in a mesh.
 func (n *Node) ApplyDelete(id *store.ID) {
-	delete(n.loaded, *id) // it is about to be freed
 	if j := n.store.Lookup(id); j != nil {
 		n.touch(j.Queue)
 		if j.State == store.StateAcked && !cancelled(j) {
@@ -624,11 +625,9 @@ func (n *Node) LoadState(rec, holders []byte) error {
 	if err != nil || j != nil || len(n.dormant) == 0 {
 		return err
 	}
-	if n.loaded == nil {
-		n.loaded = map[store.ID]*store.Job{}
-		n.eachAway(func(j *store.Job) { n.loaded[j.ID] = j })
-	}
-	return n.store.ApplyStateTo(n.loaded, rec, holders)
+	n.listAll()
+	_, err = n.store.ApplyState(rec, holders)
+	return err
 }
 
 // DormantInHands calls do for the jobs in other databases than 0 that a client was given, and that

@@ -201,13 +201,12 @@ type Node struct {
 	untold      int       // jobs that the promotion has made uncertain so far
 	followed    bool      // see Follow
 	past        Past
-	holding     int                     // the jobs of queues in rows below this one are still to be held, see tickFollowing
-	recount     bool                    // lacking isn't known
-	lacking     bool                    // see unlisted
-	loaded      map[store.ID]*store.Job // the jobs of dormant queues, until Settle; see LoadState
-	wake        int64                   // the earliest deadline armed since the caller last asked
-	passes      int                     // how many more jobs [Node.beyond] passes over before the next tick
-	wakes       int                     // how many more per-key queues of keys of the mesh are woken before the next tick
+	holding     int   // the jobs of queues in rows below this one are still to be held, see tickFollowing
+	recount     bool  // lacking isn't known
+	lacking     bool  // see unlisted
+	wake        int64 // the earliest deadline armed since the caller last asked
+	passes      int   // how many more jobs [Node.beyond] passes over before the next tick
+	wakes       int   // how many more per-key queues of keys of the mesh are woken before the next tick
 	ratio       float64
 	leaving     bool
 	minority    bool // see tickMinority
@@ -410,7 +409,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		if n.tickEnding(budget); n.ending {
 			return false, 0
 		}
-		n.loaded, n.holding = nil, 0
+		n.holding = 0
 		n.ownBefore, n.lossAt = 0, n.now
 		n.lostEnd()
 		// A node that followed no master has jobs in all lists, not only held ones.
@@ -419,10 +418,11 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	s := n.promotion
 	s.enough = enough
 	n.passive = false
+	defer func() { n.passive = !done }() // also if it panics: a node that isn't through must not vote
 	done = n.settleSome(s)
 	n.untold += s.uncertain
 	s.uncertain = 0
-	if n.passive = !done; !done {
+	if !done {
 		return false, 0
 	}
 	uncertain, n.untold, n.promotion = n.untold, 0, nil

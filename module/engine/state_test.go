@@ -68,7 +68,6 @@ func TestNoAddressOfAJobIsKept(t *testing.T) {
 		"Effect.Job",
 		"end.job",           // within a call
 		"settling.asked",    // emptied before a pause
-		"Node.loaded",       // jobs of other databases while data are loaded: no node speaks of them then
 		"Node.scratch.jobs", // within a call
 		"Node.scratch.run",  // likewise
 	}, kept)

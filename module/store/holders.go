@@ -273,6 +273,7 @@ func (s *Store) AddHolder(j *Job, node uint64) (moved *Job, added bool) {
 // extras. body and extras may be the job's own memory. The job must be in a list of its queue.
 func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	q := j.Queue
+	s.mustKnow(q)
 	parts := partsLen(holders, len(extras))
 	if parts == 0 {
 		s.CountHere(j, false) // the mark goes with the parts

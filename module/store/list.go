@@ -165,6 +165,7 @@ func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
 
 // withdraw takes a job out of the list of its place.
 func (s *Store) withdraw(q *Queue, j *Job) {
+	s.mustKnow(q)
 	switch j.Place {
 	case InWaiting:
 		s.take(q, &q.List, j)

@@ -110,19 +110,6 @@ func (s *Store) ApplyState(rec, parts []byte) (*Job, error) {
 	return s.applyState(j, &head, parts), nil
 }
 
-// ApplyStateTo is ApplyState for jobs of detached queues that the caller has found. If the
-// job moves, ApplyStateTo updates jobs.
-func (s *Store) ApplyStateTo(jobs map[ID]*Job, rec, parts []byte) error {
-	head, parts, err := checkState(rec, parts)
-	if err != nil {
-		return err
-	}
-	if j := jobs[head.ID]; j != nil {
-		jobs[head.ID] = s.applyState(j, &head, parts)
-	}
-	return nil
-}
-
 func checkState(rec, parts []byte) (Job, []byte, error) {
 	head, err := checkRecord(rec, len(rec) > recordHead)
 	if err != nil {

@@ -549,9 +549,8 @@ func TestAnswers(t *testing.T) {
 			k.Confirm(12)
 			state := append([]byte(nil), j.StateRecord()...)
 			parts := append([]byte(nil), j.RawParts()...)
-			loaded := map[store.ID]*store.Job{j.ID: k}
-			require.NoError(t, s.ApplyStateTo(loaded, state, parts))
-			k = loaded[j.ID]
+			k, err := s.ApplyState(bytes.Replace(state, j.ID[:], k.ID[:], 1), parts)
+			require.NoError(t, err)
 			for _, job := range []*store.Job{j, k} {
 				assert.ElementsMatch(t, want, answered(job))
 				assert.Equal(t, len(marked), job.Confirmed())

@@ -470,3 +470,31 @@ func TestPromotionOfVeryManyJobs(t *testing.T) {
 	assert.Equal(t, fmt.Sprint(jobs+1), r.Info("jobmesh", "jobmesh_registered_jobs"))
 	require.Len(t, rc.Do("GETJOB", "NOHANG", "COUNT", 1000, "FROM", "q1").Elems, 1000)
 }
+
+// Unique jobs lie in another database when the data of database 0 are flushed, and their node fails over to its replica and is promoted again. Back in
+// database 0 they come, one after the other.
+func TestFailoverWithUniqueJobsInAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	soon := harness.WithConfig("repl-diskless-sync-delay 0", "appendonly yes")
+	a := harness.Start(t, soon)
+	b := harness.Start(t, soon, harness.WithReplicaOf(a))
+	b.AwaitSync()
+	c := a.Dial()
+	first := add(t, c, "q", "x", 0, "RETRY", 300, "UNIQUE", "during-processing", "KEY", "k")
+	second := add(t, c, "q", "x", 0, "RETRY", 300, "UNIQUE", "during-processing", "KEY", "k")
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+	require.Equal(t, "OK", c.Do("FLUSHDB").Str)
+	require.Equal(t, "OK", c.Do("FAILOVER").Str)
+	harness.Await(t, 20*time.Second, "the replica to be the master", func() bool { return b.Info("replication", "role") == "master" })
+	a.AwaitSync()
+	c = a.Dial()
+	require.Equal(t, "OK", c.Do("REPLICAOF", "NO", "ONE").Str)
+	harness.Await(t, 20*time.Second, "the old master to take jobs", func() bool { return c.Do("ADDJOB", "other", "b", 0).Kind == '+' })
+	require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+	for _, id := range []string{first, second} {
+		v := c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+		require.Len(t, v.Elems, 1)
+		assert.Equal(t, id, v.Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+	}
+}
