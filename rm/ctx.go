@@ -127,6 +127,14 @@ type Client struct {
 	b     api.Blocked
 	end   func(c *Ctx, gone bool)
 	timer *Timer // ends the wait; nil: it has no limit
+
+	answer *api.Frame // on its way to the client; nil: the client waits
+}
+
+// answer is what the server hasn't said yet of an answer.
+type answer struct {
+	cl      *Client
+	unheard func(*Ctx) // nil: nothing is to be done if the client doesn't get it
 }
 
 // Block suspends the client for at most timeout ms (0: without limit). end is called if the
@@ -152,18 +160,18 @@ func (cl *Client) timeout(*Ctx) {
 	cl.Answer(func(c *Ctx) { cl.end(c, false) }, nil)
 }
 
-// forget ends the wait. It returns false if the wait had ended before.
-func (cl *Client) forget() bool {
+// waits says whether the wait hasn't ended yet.
+func (cl *Client) waits() bool {
 	// When a client has gone, the server frees its handle, which may belong to another
 	// client now.
-	if cl.s.blocked[cl.b] != cl {
-		return false
-	}
-	delete(cl.s.blocked, cl.b)
+	return cl.s.blocked[cl.b] == cl && cl.answer == nil
+}
+
+// stop stops the timer of a wait that ends.
+func (cl *Client) stop() {
 	if cl.timer != nil {
 		cl.timer.Stop()
 	}
-	return true
 }
 
 // BlockOnKeys suspends the client as BLPOP does, for at most timeout ms (0: without limit).
@@ -182,37 +190,36 @@ func (c *Ctx) BlockOnKeys(first, n int, timeout int64) error {
 // answers with are copied.
 func (cl *Client) Answer(fill func(*Ctx), unheard func(*Ctx)) {
 	s := cl.s
-	if !cl.forget() {
+	if !cl.waits() {
 		return
 	}
+	cl.stop()
 	f := api.NewFrame()
+	cl.answer, s.answers[f] = f, answer{cl, unheard}
 	fill(&Ctx{f: f, s: s, kind: anEvent})
-	if unheard != nil {
-		s.unheard[f] = unheard
-	}
-	if err := api.Unblock(cl.b, f); err != nil {
-		s.Log(Warning, "a blocked client can't be released: %v", err)
-	}
+	api.Unblock(cl.b, f)
 }
 
 // Unblocked implements api.Handler.
-func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) bool {
-	cl, waiting := s.blocked[b]
-	if !waiting {
-		return false
+func (s *Server) Unblocked(f *api.Frame, b api.Blocked, gone bool) *api.Frame {
+	cl := s.blocked[b]
+	if cl.answer != nil {
+		return cl.answer
 	}
-	cl.forget()
+	delete(s.blocked, b)
+	cl.stop()
 	cl.end(s.ctxFor(f, anEvent), gone)
-	return true
+	return f
 }
 
 // Answered implements api.Handler.
 func (s *Server) Answered(answer *api.Frame, heard bool) {
-	unheard := s.unheard[answer]
-	delete(s.unheard, answer)
-	if unheard != nil && !heard {
+	a := s.answers[answer]
+	delete(s.answers, answer)
+	delete(s.blocked, a.cl.b)
+	if a.unheard != nil && !heard {
 		// Not here: with the context of a client that has gone, replicating crashes the
 		// server.
-		s.After(0, unheard)
+		s.After(0, a.unheard)
 	}
 }

@@ -134,7 +134,7 @@ type Server struct {
 	ctxs     [16]Ctx     // by nesting depth
 	timers   timers
 	blocked  map[api.Blocked]*Client
-	unheard  map[*api.Frame]func(*Ctx)
+	answers  map[*api.Frame]answer // to clients in blocked
 	door     door
 	pace     pace
 	panics   int64
@@ -169,7 +169,7 @@ func (s *Server) load(f *api.Frame) error {
 	s.ctx = api.Detached(ctx)
 	s.timers.init()
 	s.blocked = map[api.Blocked]*Client{}
-	s.unheard = map[*api.Frame]func(*Ctx){}
+	s.answers = map[*api.Frame]answer{}
 	if m.Before != nil {
 		if err := m.Before(s); err != nil {
 			return err

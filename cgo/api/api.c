@@ -91,6 +91,28 @@ static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void
 
 int turn_wanted;
 
+/* Answers to blocked clients wait here for the end of the turn, the oldest first. Redis 7.0 never answers a client that CLIENT UNBLOCK
+ * names after UnblockClient and before the turn's end. Between the reports of on_turn no command runs. */
+static struct frame *answers, *last_answer;
+static int asleep;
+
+static void hand_over(struct frame *answer) {
+    RedisModuleBlockedClient *to = answer->to;
+    *(answer->prev ? &answer->prev->next : &answers) = answer->next;
+    *(answer->next ? &answer->next->prev : &last_answer) = answer->prev;
+    answer->to = NULL;
+    redis.UnblockClient(to, answer);
+}
+
+void api_unblock(RedisModuleBlockedClient *bc, struct frame *answer) {
+    answer->to = bc;
+    answer->next = NULL;
+    answer->prev = last_answer;
+    *(last_answer ? &last_answer->next : &answers) = answer;
+    last_answer = answer;
+    if (asleep) hand_over(answer);
+}
+
 static void on_woken(void *unused) { (void)unused; }
 
 /* The server reports that it is about to sleep before it writes the AOF. It has written
@@ -101,6 +123,7 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
     (void)e;
     (void)data;
     if (in_child) return;
+    asleep = sub != AFTER_SLEEP;
     if (sub == AFTER_SLEEP) {
         frame_turn();
         if (!due) return;
@@ -115,6 +138,7 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
             goTurn();
         }
     }
+    while (asleep && answers) hand_over(answers);
 }
 
 /* A key, of this module's types or another, may have a new name or a time to live. */
@@ -232,25 +256,29 @@ static int on_reply(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     return REDIS_OK;
 }
 
+/* A client was unblocked, or is gone, that has waited until now (its answer is the frame f of this call), or whose answer is on its way. */
+static void unblocked(struct frame *f, struct frame *answer, RedisModuleBlockedClient *bc) {
+    frame_pop(f);
+    if (answer == f) redis.UnblockClient(bc, NULL);
+    else if (answer->to) hand_over(answer);
+}
+
 static int on_timeout(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     (void)argv;
     (void)argc;
     RedisModuleBlockedClient *bc = redis.GetBlockedClientHandle(ctx);
     struct frame *f = frame_push(ctx);
     if (!f) return redis.ReplyWithNull(ctx);
-    int mine = goUnblocked(f, bc, 0);
-    frame_play(f, ctx);
-    frame_pop(f);
-    if (mine) redis.UnblockClient(bc, NULL);
+    struct frame *answer = goUnblocked(f, bc, 0);
+    frame_play(answer, ctx);
+    unblocked(f, answer, bc);
     return REDIS_OK;
 }
 
 static void on_disconnect(RedisModuleCtx *ctx, RedisModuleBlockedClient *bc) {
     struct frame *f = frame_push(ctx);
     if (!f) return;
-    int mine = goUnblocked(f, bc, 1);
-    frame_pop(f);
-    if (mine) redis.UnblockClient(bc, NULL);
+    unblocked(f, goUnblocked(f, bc, 1), bc);
 }
 
 static void on_free_privdata(RedisModuleCtx *ctx, void *data) {

@@ -15,7 +15,6 @@ package api
 // static unsigned long long r_client_id(RedisModuleCtx *ctx) { return redis.GetClientId(ctx); }
 // static RedisModuleCtx *r_detached(RedisModuleCtx *ctx) { return redis.GetDetachedThreadSafeContext(ctx); }
 // static void r_stop_timer(RedisModuleCtx *ctx, uint64_t id) { redis.StopTimer(ctx, id, NULL); }
-// static int r_unblock(RedisModuleBlockedClient *bc, struct frame *f) { return redis.UnblockClient(bc, f); }
 // static int r_create_command(RedisModuleCtx *ctx, const char *name, int slot, const char *flags) {
 //     RedisCmdFunc entry = command_entry(slot);
 //     return entry ? redis.CreateCommand(ctx, name, entry, flags, 0, 0, 0) : REDIS_ERR;
@@ -343,10 +342,10 @@ func Block(ctx Context, timeout int64) Blocked {
 	return Blocked(C.api_block(ctxOf(ctx), C.int64_t(timeout)))
 }
 
-// Unblock gives a blocked client its answer, a frame from [NewFrame]. From then on the
+// Unblock gives a blocked client its answer, a frame from [NewFrame], at the end of this turn of the event loop. From then on the
 // frame belongs to the server.
-func Unblock(b Blocked, answer *Frame) error {
-	return status(C.r_unblock((*C.RedisModuleBlockedClient)(b), answer.c()))
+func Unblock(b Blocked, answer *Frame) {
+	C.api_unblock((*C.RedisModuleBlockedClient)(b), answer.c())
 }
 
 // Call runs a command as the module and returns its reply as protocol text (RESP2).

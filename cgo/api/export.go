@@ -28,9 +28,9 @@ type Handler interface {
 	Posted()
 	// Turn runs when a turn of the event loop is over, if [WantTurn] asked for it.
 	Turn()
-	// Unblocked reports that a blocked client timed out or has gone. It returns true if the
-	// client was still waiting for its answer.
-	Unblocked(f *Frame, b Blocked, gone bool) bool
+	// Unblocked reports that a blocked client was unblocked by CLIENT UNBLOCK, or has gone. It returns f, with the client's answer, if the
+	// client was still waiting, and else the answer that is on its way.
+	Unblocked(f *Frame, b Blocked, gone bool) (answer *Frame)
 	// Ready serves a client that [Frame.BlockOnKeys] suspended in the command in a slot: a key
 	// now holds something. If it returns false, the client goes on waiting.
 	Ready(slot int, f *Frame) bool
@@ -124,12 +124,10 @@ func goTurn() {
 }
 
 //export goUnblocked
-func goUnblocked(f *C.struct_frame, b *C.RedisModuleBlockedClient, gone C.int) (mine C.int) {
+func goUnblocked(f *C.struct_frame, b *C.RedisModuleBlockedClient, gone C.int) (answer *C.struct_frame) {
+	answer = f // a panic's error is an answer too
 	defer recovered((*Frame)(f))
-	if handler.Unblocked((*Frame)(f), Blocked(b), gone != 0) {
-		mine = 1
-	}
-	return mine
+	return handler.Unblocked((*Frame)(f), Blocked(b), gone != 0).c()
 }
 
 //export goReady

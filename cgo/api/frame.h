@@ -53,6 +53,8 @@ struct frame {
     int32_t held;             /* what the command's key holds: enum holds */
     RedisModuleString *key;   /* that key, looked up before the call, or NULL */
     void *value;              /* that key's value, if it is of the command's type */
+    RedisModuleBlockedClient *to; /* the client whose answer this is, until the server has it */
+    struct frame *next, *prev;    /* in the list of such answers */
 };
 
 enum holds { HOLDS_NOTHING, HOLDS_OURS, HOLDS_OTHER };
@@ -112,6 +114,7 @@ int api_info(RedisModuleCtx *ctx);
 int api_subscribe(RedisModuleCtx *ctx);
 RedisModuleType *api_create_type(RedisModuleCtx *ctx, int slot, const char *name, int encver, RedisTypeMethods *m, int unlinks, int copies);
 RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
+void api_unblock(RedisModuleBlockedClient *bc, struct frame *answer);
 int api_rewrite_aux(RedisModuleCtx *ctx, RedisModuleType *type);
 void api_give_up(RedisModuleIO *io, void *value);
 int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout);

@@ -102,6 +102,51 @@ func TestBlockedTimeoutAndUnblock(t *testing.T) {
 	assert.Equal(t, "PONG", w.Do("PING").Str)
 }
 
+// A client that is served can be unblocked in the same turn: its answer is on its way then. It gets that answer, or with ERROR the error, and each further
+// reply belongs to its command.
+func TestUnblockedWhileAnswered(t *testing.T) {
+	s := harness.Start(t)
+	c := s.Dial()
+	for _, protocol := range []int{2, 3} {
+		w := s.Dial()
+		w.Do("HELLO", protocol)
+		cid := w.Do("CLIENT", "ID").Int()
+		for _, retry := range []int{0, 100} {
+			for _, how := range []string{"TIMEOUT", "ERROR"} {
+				w.Send("GETJOB", "FROM", "q")
+				awaitBlocked(t, s, 1)
+				v := all(t, c, []any{"ADDJOB", "q", "b", 0, "RETRY", retry}, []any{"CLIENT", "UNBLOCK", cid, how})
+				got := w.Receive()
+				if how == "ERROR" {
+					require.True(t, got.Err("UNBLOCKED"), "%v", got)
+					require.Equal(t, v[0].Str, waitFor(t, c, "q"))
+				} else if !got.NullArray() && !got.Null {
+					require.Len(t, got.Elems, 1, "%v %v %v %v", protocol, retry, how, got)
+					require.Equal(t, v[0].Str, got.Elems[0].Elems[1].Str)
+					assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+				}
+				require.Equal(t, "PONG", w.Do("PING").Str)
+				c.Do("ACKJOB", v[0].Str)
+
+				token := c.Do("LOCK.ACQUIRE", "l", "a", 60_000).Int()
+				w.Send("LOCK.ACQUIRE", "l", "b", 60_000, "WAIT", 60_000)
+				harness.Await(t, 5*time.Second, "the client to wait", func() bool { return s.Info("clients", "blocked_clients") == "1" })
+				all(t, c, []any{"LOCK.RELEASE", "l", "a", token}, []any{"CLIENT", "UNBLOCK", cid, how})
+				switch got = w.Receive(); {
+				case how == "ERROR":
+					require.True(t, got.Err("UNBLOCKED"), "%v", got)
+				case !got.Null:
+					require.Equal(t, byte(':'), got.Kind)
+					require.Equal(t, "OK", w.Do("LOCK.RELEASE", "l", "b", got.Int()).Str)
+				}
+				require.Equal(t, "PONG", w.Do("PING").Str)
+				harness.Await(t, 5*time.Second, "the lock to be free", func() bool { return c.Do("LOCK.ACQUIRE", "l", "c", 1).Kind == ':' })
+				harness.Await(t, 5*time.Second, "the lock to end", func() bool { return c.Do("LOCK.SHOW", "l").Null })
+			}
+		}
+	}
+}
+
 func TestNeverBlocksInMultiOrLua(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("EVAL", "return redis.call('GETJOB','FROM','q')", 0).Null)
