@@ -22,7 +22,15 @@ func (m mesh) spread(t *testing.T, jobs int, queue string, options ...any) (ids 
 		conns = append(conns, s.Dial())
 	}
 	for i := range jobs {
-		ids = append(ids, added(t, conns[i%len(m)], append([]any{queue, "b", 20_000, "REPLICATE", 3}, options...)...))
+		conns[i%len(m)].Later(append([]any{"ADDJOB", queue, "b", 20_000, "REPLICATE", 3}, options...)...)
+	}
+	for _, c := range conns {
+		c.Flush()
+	}
+	for i := range jobs {
+		v := conns[i%len(m)].Receive()
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		ids = append(ids, v.Str)
 	}
 	return ids
 }

@@ -686,7 +686,7 @@ func TestKilledWhileItForgetsLocks(t *testing.T) {
 	c := s.Dial()
 	for k := range locks / 1000 {
 		for i := range 1000 {
-			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", 1000*k+i), "me", 3_600_000)
+			c.Later("LOCK.ACQUIRE", fmt.Sprint("n", 1000*k+i), "me", 3_600_000)
 		}
 		for range 1000 {
 			require.Equal(t, byte(':'), c.Receive().Kind)

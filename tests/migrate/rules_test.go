@@ -233,7 +233,7 @@ func TestBatches(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	for i := range 1200 {
-		c.Send("RPUSH", "resque:queue:mail", i)
+		c.Later("RPUSH", "resque:queue:mail", i)
 	}
 	for range 1200 {
 		c.Receive()

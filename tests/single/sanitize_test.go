@@ -72,7 +72,7 @@ func split(command string) []any {
 func many(t *testing.T, c *harness.Conn, queue string, n int) (ids []any) {
 	t.Helper()
 	for i := range n {
-		c.Send("ADDJOB", queue, strings.Repeat("x", i%50), 0)
+		c.Later("ADDJOB", queue, strings.Repeat("x", i%50), 0)
 	}
 	for range n {
 		v := c.Receive()
