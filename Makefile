@@ -39,7 +39,7 @@ TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -parallel $(PACKAGE
 # The same plans and histories each time, so that a failure comes from the change. make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
-LONG  = $(GO) test -json -count=1 -timeout 15m -run '^TestLong' ./tests/... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
+LONG  = $(GO) test -tags check -json -count=1 -timeout 15m -run '^TestLong' ./... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
   $(GO) test -tags check -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
 test: setup build vet ## Run all tests but the long ones, and each fuzzer for FUZZTIME (5s): ten minutes
