@@ -35,11 +35,11 @@ demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a
 TALLY = $(GO) run ./tests/tally
 # The packages that take longest begin first. They mostly wait, and so do their tests: so one more than there are cores runs at once.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-TEST  = $(GO) test -tags check -json -count=1 -p $(PACKAGES) -parallel $(PACKAGES) -timeout 15m -skip '^TestLong' ./tests/single ./tests/cluster ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
+TEST  = $(GO) test -vet=off -tags check -json -count=1 -p $(PACKAGES) -parallel $(PACKAGES) -timeout 15m -skip '^TestLong' ./tests/single ./tests/cluster ./tests/migrate ./tests/chaos ./module/engine ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
 # The same plans and histories each time, so that a failure comes from the change. make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
-LONG  = $(GO) test -json -count=1 -timeout 15m -run '^TestLong' ./tests/... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
+LONG  = $(GO) test -vet=off -tags check -json -count=1 -timeout 15m -run '^TestLong' ./... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
   $(GO) test -tags check -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
 test: setup build vet ## Run all tests but the long ones, and each fuzzer for FUZZTIME (5s): ten minutes
@@ -71,7 +71,7 @@ fuzz: ## Run each fuzzer for LONGFUZZ (30s)
 
 vet:
 	@unformatted=$$(gofmt -l cgo lua rm module tests); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
-	@$(GO) vet ./...
+	@$(GO) vet ./... && $(GO) vet -tags check ./module/engine
 
 lint: vet ## gofmt, go vet, staticcheck, and the C compiler's warnings
 	$(GO) run $(STATICCHECK) ./...

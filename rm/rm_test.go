@@ -11,12 +11,13 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// The example runs once as modules are built, and once under the C compiler's sanitizers.
+// The example runs once as modules are built, and once under the C compiler's sanitizers. The latter is
+// a long test, since the compiler builds all of Go for them.
 func TestExample(t *testing.T) {
 	example(t, harness.WithModule(harness.Build(t, "./rm/example")))
 }
 
-func TestExampleSanitized(t *testing.T) {
+func TestLongExampleSanitized(t *testing.T) {
 	example(t, harness.Sanitized(t, "./rm/example"))
 }
 

@@ -1,5 +1,6 @@
-/* A wall clock that a test can set. Preloaded into a server, it reads the nanoseconds at the
- * head of the file JOBMESH_CLOCK at each call, and adds them to the kernel's time. The monotonic
+/* A wall clock that a test can set. Preloaded into a server, it reads the file JOBMESH_CLOCK at each
+ * call, and adds the nanoseconds at its head to the kernel's time. If the file says so, the clock is
+ * set once more when it has been read so many times. The monotonic
  * clock stays as it is. Go reads the kernel's clocks itself, so this changes only what C sees. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,22 +12,34 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t none, *ahead = &none;
+struct clock {
+    int64_t ahead;
+    int64_t reads; /* until it is set to then; not above 0: it stays */
+    int64_t then;
+};
+
+static struct clock none, *set = &none;
 
 __attribute__((constructor)) static void open_clock(void) {
     const char *name = getenv("JOBMESH_CLOCK");
-    int fd = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0) return;
-    void *p = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
-    if (p != MAP_FAILED) ahead = p;
+    void *p = mmap(NULL, sizeof *set, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED) set = p;
     close(fd);
+}
+
+static int64_t ahead(void) {
+    if (__atomic_load_n(&set->reads, __ATOMIC_ACQUIRE) > 0 && __atomic_sub_fetch(&set->reads, 1, __ATOMIC_ACQ_REL) == 0)
+        __atomic_store_n(&set->ahead, set->then, __ATOMIC_RELEASE);
+    return __atomic_load_n(&set->ahead, __ATOMIC_ACQUIRE);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t) {
     const int64_t second = 1000000000;
     if (syscall(SYS_clock_gettime, clock, t) != 0) return -1;
     if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) {
-        int64_t ns = t->tv_sec * second + t->tv_nsec + *ahead;
+        int64_t ns = t->tv_sec * second + t->tv_nsec + ahead();
         t->tv_sec = ns / second;
         t->tv_nsec = ns % second;
     }

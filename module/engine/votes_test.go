@@ -142,7 +142,7 @@ func TestANewNodeVotesWhenThatIsOverOnDisk(t *testing.T) {
 }
 
 // After a crash of all nodes a long lease of one kind of locks holds up no locks of another kind.
-func TestLongLeasesOfOneKindHoldUpThatKindAlone(t *testing.T) {
+func TestALongLeaseHoldsUpLocksOfItsKindAlone(t *testing.T) {
 	job := store.ID{1, 2, 3}
 	k := &keeper{t: t, now: dawn}
 	k.n, _, _ = node(k.now)

@@ -25,13 +25,13 @@ func TestANodesClockIsSet(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
 		stepped.SetClock(ahead)
 		// Longer than the node timeout, and the suspicion of all.
-		for end := time.Now().Add(7 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		harness.During(7*time.Second, func() {
 			for line := range strings.SplitSeq(m[0].Do("JOBMESH", "CLUSTER", "NODES").Str, "\n") {
 				if strings.HasPrefix(line, id) {
 					require.NotContains(t, line, "fail", "%v", ahead)
 				}
 			}
-		}
+		})
 		for _, s := range m {
 			v := s.Do("ADDJOB", "q", "b", 3000, "REPLICATE", 3)
 			require.Equal(t, byte('+'), v.Kind, "%v", v)

@@ -66,6 +66,14 @@ func (m mesh) await(t *testing.T, n int) {
 	}
 }
 
+// dial opens a connection to each node.
+func (m mesh) dial() (conns []*harness.Conn) {
+	for _, s := range m {
+		conns = append(conns, s.Dial())
+	}
+	return conns
+}
+
 func jobs(s *harness.Server) string { return s.Info("jobmesh", "jobmesh_registered_jobs") }
 
 func (m mesh) awaitNoJobs(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 func async(t *testing.T, c *harness.Conn, count int, options ...any) (ids []string) {
 	t.Helper()
 	for i := range count {
-		c.Send(append([]any{"ADDJOB", "q", fmt.Sprint("body ", i), 0, "ASYNC"}, options...)...)
+		c.Later(append([]any{"ADDJOB", "q", fmt.Sprint("body ", i), 0, "ASYNC"}, options...)...)
 	}
 	for range count {
 		v := c.Receive()

@@ -17,12 +17,17 @@ func (m mesh) id(i int) string { return m[i].Do("JOBMESH", "CLUSTER", "MYID").St
 // spread adds jobs with three copies, each at the next node.
 func (m mesh) spread(t *testing.T, jobs int, queue string, options ...any) (ids []string) {
 	t.Helper()
-	var conns []*harness.Conn
-	for _, s := range m {
-		conns = append(conns, s.Dial())
+	conns := m.dial()
+	for i := range jobs {
+		conns[i%len(m)].Later(append([]any{"ADDJOB", queue, "b", 20_000, "REPLICATE", 3}, options...)...)
+	}
+	for _, c := range conns {
+		c.Flush()
 	}
 	for i := range jobs {
-		ids = append(ids, added(t, conns[i%len(m)], append([]any{queue, "b", 20_000, "REPLICATE", 3}, options...)...))
+		v := conns[i%len(m)].Receive()
+		require.Equal(t, byte('+'), v.Kind, "%v", v)
+		ids = append(ids, v.Str)
 	}
 	return ids
 }

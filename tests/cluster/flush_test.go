@@ -26,6 +26,15 @@ func (m mesh) noCopies(t *testing.T, ids ...string) {
 	for i, s := range m {
 		c := s.Dial()
 		for _, id := range ids {
+			c.Later("SHOW", id)
+		}
+		var there []string
+		for _, id := range ids {
+			if !c.Receive().Null {
+				there = append(there, id)
+			}
+		}
+		for _, id := range there {
 			harness.Await(t, 20*time.Second, fmt.Sprintf("%s to go at node %d", id, i), func() bool { return c.Do("SHOW", id).Null })
 		}
 	}

@@ -201,12 +201,12 @@ func TestLostTable(t *testing.T) {
 	harness.Await(t, 10*time.Second, "the nodes to meet again", func() bool { return links(m[1]) == 2 && links(m[2]) == 2 })
 	assert.Equal(t, "yes", m[1].Info("jobmesh", "jobmesh_locks_abstaining"))
 	assert.Equal(t, "yes", m[2].Info("jobmesh", "jobmesh_locks_abstaining"))
-	for time.Since(began) < 6*time.Second {
+	harness.During(time.Until(began.Add(6*time.Second)), func() {
 		for i, s := range m {
 			v := s.Do("LOCK.ACQUIRE", "n", "b", 1000)
 			require.True(t, v.Err("NOQUORUM") || v.Null, "node %d gave the lock twice: %v", i, v)
 		}
-	}
+	})
 	m.votes(t)
 	assert.Greater(t, time.Since(began), 7*time.Second, "the longest lease")
 	assert.Greater(t, acquire(t, m[1], "n", "b", 1000, "WAIT", 3000), token)
@@ -686,7 +686,7 @@ func TestKilledWhileItForgetsLocks(t *testing.T) {
 	c := s.Dial()
 	for k := range locks / 1000 {
 		for i := range 1000 {
-			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", 1000*k+i), "me", 3_600_000)
+			c.Later("LOCK.ACQUIRE", fmt.Sprint("n", 1000*k+i), "me", 3_600_000)
 		}
 		for range 1000 {
 			require.Equal(t, byte(':'), c.Receive().Kind)

@@ -15,11 +15,15 @@ import (
 // repaired waits until each job is held by so many nodes, of those that can be asked.
 func (m mesh) repaired(t *testing.T, ids []string, copies int) {
 	t.Helper()
+	conns := m.dial()
 	harness.Await(t, 90*time.Second, fmt.Sprintf("%d jobs to have %d copies", len(ids), copies), func() bool {
 		have := 0
-		for _, s := range m {
+		for _, c := range conns {
 			for _, id := range ids {
-				if v := s.Do("SHOW", id); !v.Null && v.Field("state").Str != "acked" {
+				c.Later("SHOW", id)
+			}
+			for range ids {
+				if v := c.Receive(); !v.Null && v.Field("state").Str != "acked" {
 					have++
 				}
 			}

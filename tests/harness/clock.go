@@ -28,12 +28,28 @@ func (s *Server) clockPath() string { return filepath.Join(s.Dir, "clock") }
 // stays so over restarts.
 func (s *Server) SetClock(ahead time.Duration) {
 	s.t.Helper()
+	s.writeClock(ahead, 0, 0)
+}
+
+// SetClockAfter sets the wall clock as [Server.SetClock] does. When the server has read the clock so
+// many times, it is set once more.
+func (s *Server) SetClockAfter(ahead time.Duration, reads int, then time.Duration) {
+	s.t.Helper()
+	s.writeClock(ahead, reads, then)
+}
+
+func (s *Server) writeClock(ahead time.Duration, reads int, then time.Duration) {
+	s.t.Helper()
 	require.NotEmpty(s.t, s.clock, "the server has the machine's clock: start it WithClock")
 	f, err := os.OpenFile(s.clockPath(), os.O_CREATE|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
 	defer f.Close()
 	// The file is written in place, since the server has mapped it.
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(ahead)), 0)
+	var b []byte
+	for _, n := range []int64{int64(ahead), int64(reads), int64(then)} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	_, err = f.WriteAt(b, 0)
 	require.NoError(s.t, err)
 }
 

@@ -97,6 +97,7 @@ type Conn struct {
 	c        net.Conn
 	r        *bufio.Reader
 	patience time.Duration
+	out      []byte // commands that aren't sent yet
 }
 
 func dial(addr string) (*Conn, error) { return Dial(addr, patience) }
@@ -156,17 +157,46 @@ func (c *Conn) Do(args ...any) Value {
 
 // Send sends a command and reads nothing. Several in a row are a pipeline.
 func (c *Conn) Send(args ...any) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	c.Later(args...)
+	c.Flush()
+}
+
+// Later keeps a command until Flush, Send or Receive sends it, or until many bytes are kept. Very
+// many commands cost far less so, since neither side has a system call for each.
+func (c *Conn) Later(args ...any) {
+	c.out = fmt.Appendf(c.out, "*%d\r\n", len(args))
 	for _, a := range args {
-		s := fmt.Sprint(a)
-		if raw, ok := a.([]byte); ok {
-			s = string(raw)
+		switch a := a.(type) {
+		case string:
+			c.out = fmt.Appendf(c.out, "$%d\r\n", len(a))
+			c.out = append(c.out, a...)
+		case []byte:
+			c.out = fmt.Appendf(c.out, "$%d\r\n", len(a))
+			c.out = append(c.out, a...)
+		default:
+			text := fmt.Sprint(a)
+			c.out = fmt.Appendf(c.out, "$%d\r\n%s", len(text), text)
 		}
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(s), s)
+		c.out = append(c.out, "\r\n"...)
+	}
+	if len(c.out) >= full {
+		c.Flush()
+	}
+}
+
+// full is how many bytes a connection holds back at most.
+const full = 16 << 10
+
+// Flush sends what [Conn.Later] has kept.
+func (c *Conn) Flush() {
+	if len(c.out) == 0 {
+		return
 	}
 	c.c.SetWriteDeadline(time.Now().Add(c.patience))
-	_, err := io.WriteString(c.c, b.String())
+	_, err := c.c.Write(c.out)
+	if c.out = c.out[:0]; cap(c.out) > 4*full {
+		c.out = nil
+	}
 	if c.t != nil {
 		require.NoError(c.t, err)
 	}
@@ -178,6 +208,7 @@ const patience = 60 * time.Second
 // Receive reads a reply. It waits a minute at most, or as long as [Dial] was told. If the
 // connection is closed, it returns a Value without a kind.
 func (c *Conn) Receive() Value {
+	c.Flush()
 	c.c.SetReadDeadline(time.Now().Add(c.patience))
 	v, err := c.read()
 	if err != nil {
@@ -188,6 +219,7 @@ func (c *Conn) Receive() Value {
 
 // Silent says whether nothing comes for a while.
 func (c *Conn) Silent(d time.Duration) bool {
+	c.Flush()
 	c.c.SetReadDeadline(time.Now().Add(d))
 	_, err := c.r.Peek(1)
 	timeout, ok := err.(net.Error)

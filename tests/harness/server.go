@@ -451,17 +451,25 @@ func infoField(info, field string) string {
 	return ""
 }
 
-// Await waits for a condition.
+// Await waits for a condition. The longer it has waited, the longer it pauses between two looks: a
+// tenth of the time, and at most 50 ms. So it costs little beside what is tested.
 func Await(t testing.TB, limit time.Duration, what string, cond func() bool) {
 	t.Helper()
-	end := time.Now().Add(limit)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	began := time.Now()
 	for !cond() {
-		if time.Now().After(end) {
+		waited := time.Since(began)
+		if waited > limit {
 			t.Fatalf("waited %v in vain for %s", limit, what)
 		}
-		<-tick.C
+		time.Sleep(min(max(waited/10, 2*time.Millisecond), 50*time.Millisecond))
+	}
+}
+
+// During calls a function again and again until the time is over, every 20 ms. The function checks what
+// must be true for all of the time.
+func During(d time.Duration, check func()) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		check()
 	}
 }
 

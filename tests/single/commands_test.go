@@ -299,10 +299,10 @@ func TestWorking(t *testing.T) {
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 1)
 	get(t, c, "q")
-	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); {
+	harness.During(2500*time.Millisecond, func() {
 		require.Equal(t, ":1", c.Do("WORKING", id).String())
 		require.Equal(t, "active", state(c, id))
-	}
+	})
 	require.Equal(t, "OK", c.Do("CONFIG", "SET", "jobmesh.disque-compat", "yes").Str)
 	short := add(t, c, "s", "b", 0, "TTL", 4)
 	harness.Await(t, 4*time.Second, "half of the TTL", func() bool {
@@ -321,10 +321,10 @@ func TestWorkingBeyondTheTimeToLive(t *testing.T) {
 	id := add(t, c, append([]any{"q", "b", 0}, opt...)...)
 	require.Equal(t, id, get(t, c, "q"))
 	add(t, c, "q", "b", 0, "UNIQUE", "during-processing", "KEY", "k")
-	for began := time.Now(); time.Since(began) < 4*time.Second; {
+	harness.During(4*time.Second, func() {
 		require.Equal(t, ":1", c.Do("WORKING", id).String())
 		none(t, c, "q")
-	}
+	})
 	s.Kill()
 	s.Restart()
 	c = s.Dial()

@@ -243,7 +243,7 @@ func TestReleaseLast(t *testing.T) {
 func blockMany(t *testing.T, c *harness.Conn, many int) (d string, ids []string) {
 	d = add(t, c, "d", "d", 0, "DEFERRED")
 	for range many {
-		c.Send("ADDJOB", "q", "b", 0, "BLOCKEDBY", d)
+		c.Later("ADDJOB", "q", "b", 0, "BLOCKEDBY", d)
 	}
 	for range many {
 		ids = append(ids, c.Receive().Str)
@@ -283,7 +283,7 @@ func TestReleaseLastOfVeryMany(t *testing.T) {
 		assert.Equal(t, "blocked", state(c, d))
 		assert.Empty(t, waiting(c, "d"))
 		for _, id := range ids {
-			c.Send("ACKJOB", id)
+			c.Later("ACKJOB", id)
 		}
 		for range ids {
 			c.Receive()
@@ -500,7 +500,7 @@ func TestManyBlocked(t *testing.T) {
 	harness.Await(t, 5*time.Second, "the one that they waited for to be forgotten", func() bool { return c.Do("SHOW", d).Null })
 	assert.Equal(t, fmt.Sprint(many), s.Info("jobmesh", "jobmesh_registered_jobs"))
 	for _, id := range ids {
-		c.Send("ENQUEUE", id)
+		c.Later("ENQUEUE", id)
 	}
 	for range ids {
 		c.Receive()

@@ -265,7 +265,7 @@ func TestClearVeryManyLocks(t *testing.T) {
 	const many = 20_000
 	fill := func() {
 		for i := range many {
-			c.Send("LOCK.ACQUIRE", fmt.Sprint("n", i), "old", 3_600_000)
+			c.Later("LOCK.ACQUIRE", fmt.Sprint("n", i), "old", 3_600_000)
 		}
 		for range many {
 			require.Positive(t, c.Receive().Int())

@@ -84,7 +84,7 @@ func TestMemoryComesBack(t *testing.T) {
 	round := func() {
 		const n = 5000
 		for i := range n {
-			c.Send("ADDJOB", "q", strings.Repeat("x", i%300), 0)
+			c.Later("ADDJOB", "q", strings.Repeat("x", i%300), 0)
 		}
 		ids := []any{"ACKJOB"}
 		for range n {

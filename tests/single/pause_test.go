@@ -1,6 +1,8 @@
 package single
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,58 +14,74 @@ import (
 // A pause with BCAST holds for a queue's name, also if it begins or ends while the queue lies in another database, and if the server is
 // started again meanwhile. A pause without BCAST that was made before the queue went stays until the next PAUSE with BCAST.
 func TestPausesOfQueuesThatAreAway(t *testing.T) {
-	ways := map[string]struct{ away, back [][]any }{
-		"SWAPDB": {[][]any{{"SWAPDB", 0, 1}}, [][]any{{"SWAPDB", 0, 1}}},
-		"MOVE":   {[][]any{{"MOVE", "q", 1}}, [][]any{{"DEL", "q"}, {"SELECT", 1}, {"MOVE", "q", 0}, {"SELECT", 0}}},
-	}
-	for name, tc := range map[string]struct {
-		before, meanwhile []any
-		is                string
-		lasts             bool // over a restart
+	ways := map[string]struct {
+		away, back string // for one queue
+		all        bool   // for all queues at once
 	}{
-		"begins":               {nil, []any{"PAUSE", "q", "OUT", "BCAST"}, "out", true},
-		"changes":              {[]any{"PAUSE", "q", "IN", "BCAST"}, []any{"PAUSE", "q", "OUT", "BCAST"}, "out", true},
-		"ends":                 {[]any{"PAUSE", "q", "OUT", "BCAST"}, []any{"PAUSE", "q", "NONE", "BCAST"}, "none", true},
-		"of one node":          {[]any{"PAUSE", "q", "OUT"}, []any{"PAUSE", "other", "NONE", "BCAST"}, "out", false},
-		"of one node, ends":    {[]any{"PAUSE", "q", "OUT"}, []any{"PAUSE", "q", "NONE", "BCAST"}, "none", true},
-		"of one node, of all":  {[]any{"PAUSE", "q", "IN"}, []any{"PAUSE", "q", "OUT", "BCAST"}, "out", true},
-		"stays what it was":    {[]any{"PAUSE", "q", "OUT", "BCAST"}, []any{"PING"}, "out", true},
-		"none, and none began": {nil, []any{"PAUSE", "q", "NONE", "BCAST"}, "none", true},
-	} {
-		for way, w := range ways {
-			for _, mode := range []string{"", "rdb", "aof", "aof-rewritten", "aof-without-preamble"} {
-				if mode != "" && !tc.lasts {
-					continue
-				}
-				t.Run(name+" "+way+" "+mode, func(t *testing.T) {
-					t.Parallel()
-					s := harness.Start(t, saving(mode))
-					c := s.Dial()
-					do := func(commands ...[]any) {
-						for _, command := range commands {
-							if command != nil {
-								require.NotEqual(t, byte('-'), c.Do(command...).Kind, "%v", command)
-							}
+		"SWAPDB": {"SWAPDB 0 1", "SWAPDB 0 1", true},
+		"MOVE":   {"MOVE %s 1", "DEL %[1]s; SELECT 1; MOVE %[1]s 0; SELECT 0", false},
+	}
+	cases := []struct {
+		name, before, meanwhile, is string
+		lasts                       bool // over a restart
+	}{
+		{"begins", "", "PAUSE %s OUT BCAST", "out", true},
+		{"changes", "PAUSE %s IN BCAST", "PAUSE %s OUT BCAST", "out", true},
+		{"ends", "PAUSE %s OUT BCAST", "PAUSE %s NONE BCAST", "none", true},
+		{"of one node", "PAUSE %s OUT", "PAUSE other NONE BCAST", "out", false},
+		{"of one node, ends", "PAUSE %s OUT", "PAUSE %s NONE BCAST", "none", true},
+		{"of one node, of all", "PAUSE %s IN", "PAUSE %s OUT BCAST", "out", true},
+		{"stays what it was", "PAUSE %s OUT BCAST", "PING", "out", true},
+		{"none, and none began", "", "PAUSE %s NONE BCAST", "none", true},
+	}
+	for way, w := range ways {
+		t.Run(way, func(t *testing.T) {
+			inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+				queue := func(i int) string { return fmt.Sprint("q", i) }
+				do := func(commands string, i int) {
+					for command := range strings.SplitSeq(commands, "; ") {
+						if strings.Contains(command, "%") {
+							command = fmt.Sprintf(command, queue(i))
+						}
+						if command != "" {
+							require.NotEqual(t, byte('-'), c.Do(split(command)...).Kind, "%s", command)
 						}
 					}
-					id := add(t, c, "q", "b", 0)
-					do(tc.before)
-					do(w.away...)
-					do(tc.meanwhile)
-					if mode != "" {
-						comeBack(t, s, mode)
-						c = s.Dial()
+				}
+				travel := func(commands string) {
+					for i := range cases {
+						if i == 0 || !w.all {
+							do(commands, i)
+						}
 					}
-					do(w.back...)
-					assert.Equal(t, tc.is, c.Do("PAUSE", "q", "STATE").Str)
+				}
+				var ids []string
+				for i, tc := range cases {
+					ids = append(ids, add(t, c, queue(i), "b", 0))
+					do(tc.before, i)
+				}
+				travel(w.away)
+				for i, tc := range cases {
+					do(tc.meanwhile, i)
+				}
+				if mode != "" {
+					comeBack(t, s, mode)
+					c = s.Dial()
+				}
+				travel(w.back)
+				for i, tc := range cases {
+					if mode != "" && !tc.lasts {
+						continue
+					}
+					assert.Equal(t, tc.is, c.Do("PAUSE", queue(i), "STATE").Str, tc.name)
 					if tc.is == "none" {
-						assert.Equal(t, id, get(t, c, "q"))
+						assert.Equal(t, ids[i], get(t, c, queue(i)), tc.name)
 					} else {
-						assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Null)
+						assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", queue(i)).Null, tc.name)
 					}
-				})
-			}
-		}
+				}
+			}, "", "rdb", "aof", "aof-rewritten", "aof-without-preamble")
+		})
 	}
 }
 

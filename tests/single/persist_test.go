@@ -89,13 +89,14 @@ func TestRestart(t *testing.T) {
 		waiting := add(t, c, "q", "waiting", 0)
 		retried := add(t, c, "r", "retried", 0, "RETRY", 1)
 		get(t, c, "r")
-		held := add(t, c, "h", "held", 0, "RETRY", 3)
-		got := time.Now()
+		held, soon := add(t, c, "h", "held", 0, "RETRY", 1000), add(t, c, "s", "held", 0, "RETRY", 3)
+		began := time.Now()
 		require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
+		require.Equal(t, soon, get(t, c, "s"))
 		acked := add(t, c, "q", "acked", 0)
 		c.Do("ACKJOB", acked)
 		expiring := add(t, c, "q", "x", 0, "TTL", 1)
-		delayed := add(t, c, "d", "delayed", 0, "DELAY", 3)
+		delayed, late := add(t, c, "d", "delayed", 0, "DELAY", 3), add(t, c, "d", "delayed", 0, "DELAY", 1000)
 		delayedOnce := add(t, c, "d1", "delayed", 0, "DELAY", 3, "RETRY", 0)
 		once := add(t, c, "once", "b", 0, "RETRY", 0)
 		delivered := add(t, c, "once2", "b", 0, "RETRY", 0)
@@ -104,8 +105,8 @@ func TestRestart(t *testing.T) {
 		get(t, c, "n")
 		c.Do("NACK", nacked)
 		c.Do("PAUSE", "p", "in")
-		added := time.Now()
-		harness.Await(t, 5*time.Second, "a retry", func() bool { return state(c, retried) == "queued" })
+		ended := time.Now()
+		harness.Await(t, 20*time.Second, "a retry", func() bool { return state(c, retried) == "queued" })
 		comeBack(t, s, mode)
 		c = s.Dial()
 		for _, id := range []string{waiting, retried, once, nacked} {
@@ -123,12 +124,18 @@ func TestRestart(t *testing.T) {
 		assert.Equal(t, int64(1), c.Do("SHOW", nacked).Field("nacks").Int())
 		assert.Equal(t, "none", c.Do("PAUSE", "p", "state").Str)
 		assert.Equal(t, once, get(t, c, "once"), "not delivered before")
-		harness.Await(t, 6*time.Second, "the retry", func() bool { return state(c, held) == "queued" })
-		assert.InDelta(t, 3, time.Since(got).Seconds(), 1, "at its own time")
-		harness.Await(t, 6*time.Second, "the delayed job", func() bool { return state(c, delayed) == "queued" })
-		assert.InDelta(t, 3, time.Since(added).Seconds(), 1, "at its own time")
-		harness.Await(t, 3*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
-		harness.Await(t, 3*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
+		for _, id := range []string{held, late} { // each is due at its own time, which began between began and ended
+			most := 1000 - time.Since(ended).Seconds()
+			in := float64(due(c, id)) / 1000
+			assert.LessOrEqual(t, in, most+1)
+			assert.GreaterOrEqual(t, in, 1000-time.Since(began).Seconds()-1)
+		}
+		for _, id := range []string{soon, delayed} {
+			harness.Await(t, 20*time.Second, "the retry, or the delay's end", func() bool { return state(c, id) == "queued" })
+			assert.GreaterOrEqual(t, time.Since(began).Seconds(), 2.0, "not before its time, which counts in whole seconds")
+		}
+		harness.Await(t, 20*time.Second, "expiry", func() bool { return c.Do("SHOW", expiring).Null })
+		harness.Await(t, 20*time.Second, "the other delayed job", func() bool { return state(c, delayedOnce) == "queued" })
 		assert.Equal(t, delayedOnce, get(t, c, "d1"))
 		for _, id := range []string{once, delivered} {
 			assert.Equal(t, int64(0), c.Do("ENQUEUE", id).Int(), "never a second delivery")

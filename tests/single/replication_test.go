@@ -434,7 +434,7 @@ func TestPromotionOfVeryManyJobs(t *testing.T) {
 	c := s.Dial()
 	for i := range jobs / 1000 {
 		for range 1000 {
-			c.Send("ADDJOB", fmt.Sprint("q", i), "body", 0, "RETRY", i%2*300)
+			c.Later("ADDJOB", fmt.Sprint("q", i), "body", 0, "RETRY", i%2*300)
 		}
 		for range 1000 {
 			require.Equal(t, byte('+'), c.Receive().Kind)

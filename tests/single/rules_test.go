@@ -23,7 +23,7 @@ func number(t *testing.T, s *harness.Server, section, field string) int64 {
 func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 	t.Helper()
 	for range n {
-		c.Send("ADDJOB", "q", body, 0)
+		c.Later("ADDJOB", "q", body, 0)
 	}
 	for range n {
 		require.Equal(t, byte('+'), c.Receive().Kind)
@@ -36,7 +36,7 @@ func pipeline(t *testing.T, c *harness.Conn, n int, body string) {
 func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 	t.Helper()
 	for range n {
-		c.Send(append([]any{"GETJOB", "NOHANG"}, options...)...)
+		c.Later(append([]any{"GETJOB", "NOHANG"}, options...)...)
 	}
 	ids := make([]string, n)
 	for i := range ids {
@@ -45,7 +45,7 @@ func finish(t *testing.T, c *harness.Conn, n int, options ...any) {
 		ids[i] = v.Elems[0].Elems[1].Str
 	}
 	for _, id := range ids {
-		c.Send("ACKJOB", id)
+		c.Later("ACKJOB", id)
 	}
 	for range n {
 		require.Equal(t, int64(1), c.Receive().Int())
@@ -79,7 +79,7 @@ func TestJobsLieInRedisMemory(t *testing.T) {
 	used, heap := number(t, s, "memory", "used_memory"), number(t, s, "jobmesh", "jobmesh_go_heap_bytes")
 	body := strings.Repeat("x", size)
 	for i := range n {
-		c.Send("ADDJOB", fmt.Sprint("q", i%1000), body, 0)
+		c.Later("ADDJOB", fmt.Sprint("q", i%1000), body, 0)
 	}
 	for range n {
 		require.Equal(t, byte('+'), c.Receive().Kind)

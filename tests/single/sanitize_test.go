@@ -13,8 +13,9 @@ import (
 )
 
 // All of the C runs under the compiler's sanitizers. A fault there ends the server, and so
-// fails the test. "make sanitize" runs every other test in this way.
-func TestSanitized(t *testing.T) {
+// fails the test. "make sanitize" runs every other test in this way. The test is a long one, since the
+// compiler builds all of Go for the sanitizers.
+func TestLongSanitized(t *testing.T) {
 	t.Parallel()
 	module := harness.Sanitized(t, "./module")
 	s := harness.Start(t, module, harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
@@ -72,7 +73,7 @@ func split(command string) []any {
 func many(t *testing.T, c *harness.Conn, queue string, n int) (ids []any) {
 	t.Helper()
 	for i := range n {
-		c.Send("ADDJOB", queue, strings.Repeat("x", i%50), 0)
+		c.Later("ADDJOB", queue, strings.Repeat("x", i%50), 0)
 	}
 	for range n {
 		v := c.Receive()

@@ -117,14 +117,14 @@ func TestDeletedQueueOfManyUniqueJobs(t *testing.T) {
 	c := s.Dial()
 	const n = 20_000
 	for i := range n {
-		c.Send("ADDJOB", "q", i, 0, "UNIQUE", "until-processed")
+		c.Later("ADDJOB", "q", i, 0, "UNIQUE", "until-processed")
 	}
 	for range n {
 		require.Equal(t, byte('+'), c.Receive().Kind)
 	}
 	c.Send("DEL", "q")
 	for i := range n {
-		c.Send("ADDJOB", "q", i, 0, "UNIQUE", "until-processed")
+		c.Later("ADDJOB", "q", i, 0, "UNIQUE", "until-processed")
 	}
 	c.Receive()
 	for range n {
@@ -950,7 +950,7 @@ func TestManyHeldBack(t *testing.T) {
 	c := s.Dial()
 	const n = 100_000
 	for i := range n {
-		c.Send("ADDJOB", "q", i, 0, "UNIQUE", "during-processing", "KEY", "k")
+		c.Later("ADDJOB", "q", i, 0, "UNIQUE", "during-processing", "KEY", "k")
 		if i%1000 == 999 {
 			for range 1000 {
 				require.Equal(t, byte('+'), c.Receive().Kind)

@@ -159,7 +159,7 @@ func TestUniqueQueueErrors(t *testing.T) {
 
 func fill(c *harness.Conn, queue string, n int) {
 	for i := range n {
-		c.Send("UQ.PUSH", queue, fmt.Sprint("item ", i), "AT", 1000+i)
+		c.Later("UQ.PUSH", queue, fmt.Sprint("item ", i), "AT", 1000+i)
 	}
 	for range n {
 		c.Receive()
@@ -174,7 +174,7 @@ func filled(t *testing.T, c *harness.Conn, queue string, n int) {
 		require.Equal(t, fmt.Sprintf(`*[$"item %d" :%d]`, i, 1000+i), e.String())
 	}
 	for i := range n {
-		c.Send("UQ.HAS", queue, fmt.Sprint("item ", i))
+		c.Later("UQ.HAS", queue, fmt.Sprint("item ", i))
 	}
 	for range n {
 		require.Equal(t, int64(1), c.Receive().Int())
@@ -614,13 +614,13 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 	const rounds, n = 20, 1000
 	cycle := func() {
 		for i := range n {
-			c.Send("UQ.PUSH", "q", fmt.Sprintf("%0100d", i))
-			c.Send("UQ.PUSH", "q", fmt.Sprintf("%0100d", i))
-			c.Send("UQ.HAS", "q", "x")
+			c.Later("UQ.PUSH", "q", fmt.Sprintf("%0100d", i))
+			c.Later("UQ.PUSH", "q", fmt.Sprintf("%0100d", i))
+			c.Later("UQ.HAS", "q", "x")
 			if i%2 == 0 {
-				c.Send("UQ.BPOP", "q", 0)
+				c.Later("UQ.BPOP", "q", 0)
 			} else {
-				c.Send("UQ.POP", "q")
+				c.Later("UQ.POP", "q")
 			}
 		}
 		for range 4 * n {
@@ -628,7 +628,7 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 		}
 		fill(c, "p", n)
 		for range n {
-			c.Send("UQ.POP", "p")
+			c.Later("UQ.POP", "p")
 		}
 		for range n {
 			c.Receive()

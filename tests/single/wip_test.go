@@ -289,7 +289,7 @@ func TestWIPOfMany(t *testing.T) {
 	c := s.Dial()
 	const many = 20_000
 	for i := range many {
-		c.Send("ADDJOB", "q", "b", 0, "RETRY", strconv.Itoa(1000+i%100))
+		c.Later("ADDJOB", "q", "b", 0, "RETRY", strconv.Itoa(1000+i%100))
 	}
 	for range many {
 		c.Receive()
