@@ -31,6 +31,13 @@ func (n *Node) delegate(j *store.Job) {
 	n.delegated.Add(j.ID)
 }
 
+// leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
+func (n *Node) leaveLocks(j *store.Job) {
+	if j.Retry > 0 && j.State != store.StateAcked && n.heldElsewhere(j) {
+		n.delegate(j)
+	}
+}
+
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
 // the job at another node.
 func (n *Node) endFresh(j *store.Job) {

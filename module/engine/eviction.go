@@ -73,6 +73,7 @@ func (n *Node) evictOn() {
 			e.last = id
 			continue
 		}
+		n.leaveLocks(c)
 		n.drop(c)
 		if n.store.Dependents(&id) != nil {
 			n.deps.evictions = append(n.deps.evictions, e, eviction{id: id, unreleased: true})

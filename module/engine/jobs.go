@@ -311,6 +311,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	}
 	f, _ := j.Family()
 	gone, unreleased := j.ID, f.Unreleased()
+	n.leaveLocks(j)
 	n.losesOne(j)
 	n.remove(j)
 	n.evicted(gone, unreleased)
