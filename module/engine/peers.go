@@ -69,6 +69,7 @@ func (n *Node) Reset() {
 	}
 	n.resetting = true
 	n.mesh.Reset()
+	n.locks.Reset()
 	n.resetting = false
 	n.past = Past{}
 	n.SetLeaving(false)

@@ -105,6 +105,7 @@ type Node struct {
 	nextLook       int64        // monotonic
 	firstOwn       uint64       // the first token that this node gave out since its start, or since it was a replica
 	seen           uint64       // the greatest token that this node gave out, or another told of
+	reset          uint64       // seen at the last RESET
 	reserved       uint64       // tokens up to this one are written off in the log
 	nonQuorum      int          // locks with one of flagsNonQuorum
 	maxLease       int64        // ms

@@ -140,6 +140,7 @@ func (n *node) Loaded(exact bool) {
 func (n *node) Reset() {
 	n.table.Reset()
 	clear(n.jobs.known)
+	n.locks.Reset()
 	n.locks.Flushed()
 }
 

@@ -263,7 +263,19 @@ func (n *Node) lives(l *store.Lock) bool {
 	if l.Until != 0 && l.Until <= n.host.Monotonic() {
 		return false
 	}
-	return l.Space() == store.LockBare || l.Flags&FlagForeign != 0 && !n.mesh.Alone() || n.jobs.Holds(l)
+	return l.Space() == store.LockBare || l.Flags&FlagForeign != 0 && (!n.mesh.Alone() || n.outlivesMesh(l)) || n.jobs.Holds(l)
+}
+
+// outlivesMesh says whether a vote lasts to its end though all other nodes are forgotten: a client may still work on the job, and
+// keeps its time. After RESET, which forgets all that was, no vote lasts.
+func (n *Node) outlivesMesh(l *store.Lock) bool {
+	return l.Space() == store.LockRun && l.Until != 0 && l.Lease <= longLeaseMS && l.Token > n.reset && !n.jobs.Done(l.Job)
+}
+
+// Reset follows RESET: the votes for the jobs of other nodes are over.
+func (n *Node) Reset() {
+	n.reset = n.seen
+	n.Sweep()
 }
 
 // endedByFlush says whether a flush has ended a lock that is in the table still. A window ends with the epoch in which
