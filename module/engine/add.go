@@ -108,6 +108,12 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	j := n.newJob(a, extras, where.elsewhere)
 	if waits {
 		token, holder := n.locks.TakeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
+		if holder != nil {
+			if other := holder.Job; n.endDue(&other) {
+				n.store.FreeJob(j)
+				return n.AddJob(a) // the key may be free
+			}
+		}
 		u := j.Unique()
 		if holder == nil {
 			u.SetWait(token)
@@ -166,6 +172,12 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 	}
 	if len(a.Body) > store.MaxBody {
 		return w, ErrBody
+	}
+	for i := range a.After {
+		n.endDue(&a.After[i])
+	}
+	if a.BlockedBy != nil {
+		n.endDue(a.BlockedBy)
 	}
 	q := n.Queue(a.Queue) // first, because the call may remove the queue, with jobs that are looked at below
 	w.external = n.External()

@@ -329,6 +329,7 @@ func (n *Node) EnqueueUnstarted(id *store.ID) bool { return n.enqueue(id, true) 
 const maxUnstarted = 60_000
 
 func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
+	n.endDue(id)
 	j := n.store.Lookup(id)
 	if j == nil {
 		return false
@@ -352,6 +353,7 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 
 // Dequeue takes a job out of its queue without delivering it.
 func (n *Node) Dequeue(id *store.ID) bool {
+	n.endDue(id)
 	j := n.store.Lookup(id)
 	if j == nil || j.State != store.StateQueued {
 		return false

@@ -38,6 +38,7 @@ type Move struct {
 // no queue is said (ErrNotDead), that can't have a time (ErrHeldAt, ErrDeadAt), a queue that takes nothing (ErrPaused) or can't be made, and
 // a queue in which another job has the job's key (DUPLICATE). Nothing has changed then.
 func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
+	n.endDue(id)
 	j, to := n.store.Lookup(id), m.To
 	switch {
 	case j == nil || j.State == store.StateAcked || j.State == store.StateWaitRepl || n.dummy(j):

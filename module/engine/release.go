@@ -43,6 +43,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 	if queue != nil {
 		_ = n.Queue(queue) // before the job is looked up, for this may remove the job
 	}
+	n.endDue(id)
 	j := n.parent(id)
 	if j == nil || j.State == store.StateAcked && cancelled(j) {
 		return 0, false, ErrNoJob

@@ -219,6 +219,26 @@ func (n *Node) due(j *store.Job) {
 	}
 }
 
+// endDue ends a job that a command meets by its ID or its key, if the next ticks would end it: its life is over, or it goes by a flush. Otherwise the
+// command could tie to it what is to live longer. It returns whether it has ended the job. Any other job may have moved in memory then.
+func (n *Node) endDue(id *store.ID) bool {
+	j := n.store.Lookup(id)
+	if j == nil || n.passive || n.loading {
+		return false
+	}
+	if len(n.flushes.open) > 0 {
+		if fl := n.goesBy(j); fl != nil {
+			n.flushJob(fl, j)
+			return true
+		}
+	}
+	if j.ETime > n.now || j.State != store.StateQueued && j.State != store.StateActive {
+		return false
+	}
+	n.due(j)
+	return true
+}
+
 // setAside takes a job whose time to live is over out of its queue: a job is never delivered
 // after that time. The next tick ends it. The caller, which looks for a job to deliver, must
 // not end it: the end of a job moves others in memory, deletes some, and serves clients with

@@ -211,9 +211,13 @@ func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
 		n.leftOut(a.Queue, key, &holder)
 		return answer, ErrDropped
 	}
+	ended := n.endDue(&holder) // in a mesh it had the key when that was asked for
 	j := n.store.Lookup(&holder)
 	if a.Sees != nil && !n.sees(a, j) {
 		return answer, duplicate(nil, key)
+	}
+	if ended {
+		return answer, duplicate(&holder, key)
 	}
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
