@@ -175,6 +175,7 @@ func TestALockIsTakenInPlaceOfOneThatWasVotedFor(t *testing.T) {
 	for _, id := range o.peers {
 		o.n.Mesh().Forget(id)
 	}
+	o.n.Locks().Reset() // the vote is over
 	o.look()
 	id := o.add("q")
 	require.Len(t, o.n.Fetch([]*store.Queue{o.n.Queue([]byte("q"))}, 1, true, nil), 1)

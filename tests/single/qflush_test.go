@@ -130,3 +130,30 @@ func TestAFlushSparesAQueueThatIsRenamed(t *testing.T) {
 	assert.True(t, s.Do("SHOW", id).Null, "it waited in q")
 	assert.False(t, s.Do("SHOW", v[2].Str).Null)
 }
+
+// An ADDJOB that meets a job by its key isn't tied to it when that job is about to end: its life was over during CLIENT PAUSE, or QFLUSH has
+// answered already.
+func TestAddedBesideAJobThatIsAboutToEnd(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	for _, conflict := range []string{"return", "replace", "drop", "raise"} {
+		add(t, c, "q", "old", 0, "RETRY", 1, "TTL", 2, "UNIQUE", "until-processed", "KEY", "k")
+		require.Equal(t, "OK", c.Do("CLIENT", "PAUSE", 2500, "WRITE").Str)
+		id := add(t, c, "q", "new", 0, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", conflict)
+		require.Equal(t, "new", c.Do("SHOW", id).Field("body").Str, conflict)
+		require.Equal(t, id, waitFor(t, c, "q"), conflict)
+		require.Equal(t, int64(1), c.Do("ACKJOB", id).Int())
+	}
+	bodies := []any{"ADDJOBS", "f", 0, "UNIQUE", "until-processed", "PAIRS"}
+	for i := range 10_000 {
+		bodies = append(bodies, i, "old")
+	}
+	for _, conflict := range []string{"return", "replace", "drop", "raise"} {
+		require.Len(t, c.Do(bodies...).Elems, 10_000)
+		v := all(t, c, []any{"QFLUSH", "f"}, []any{"ADDJOB", "f", "new", 0, "UNIQUE", "until-processed", "KEY", 9999, "ONCONFLICT", conflict})
+		harness.Await(t, 20*time.Second, "the jobs to go", func() bool { return c.Do("QLEN", "f").Is(1) })
+		require.Equal(t, "new", c.Do("SHOW", v[1].Str).Field("body").Str, conflict)
+		require.Equal(t, int64(1), c.Do("ACKJOB", v[1].Str).Int())
+	}
+}
