@@ -222,20 +222,22 @@ func (n *Node) countNack(j *store.Job) {
 // tellResting tells the other holders that a job rests here.
 func (n *Node) tellResting(j *store.Job, span int64) {
 	if j.Holders() > 0 {
-		n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j) | wire.CountNack | wire.CountFlags(j.Nacks+j.Deliveries), Span: span})
+		m := wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j) | wire.CountNack, Span: span}
+		m.SetReturns(j.Nacks, j.Deliveries)
+		n.tell(j, &m)
 	}
 }
 
-// onResting leaves a job to another node, where it failed and rests for span ms. flags count how often the job has come back, as far
-// as the sender knows.
-func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
+// onResting leaves a job to another node, where it failed and rests for the span of a message, which counts how often the job has come
+// back, as far as the sender knows.
+func (n *Node) onResting(p *Peer, j *store.Job, m *wire.Message) {
 	if n.isAway(p, j) {
 		return
 	}
 	j = n.onQueuedElsewhere(n.meet(p, j))
-	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
-	n.learnReturns(j, flags)
-	if flags&wire.GotKey != 0 {
+	ahead := aheadBy(m, j)
+	n.learnReturns(j, m)
+	if m.Flags&wire.GotKey != 0 {
 		n.gotKey(j)
 	}
 	switch {
@@ -252,7 +254,7 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 	n.delegateRun(j) // a client that has the job here may not know
 	n.idling.held.Remove(j.ID)
 	n.endLease(j)
-	n.demote(j, span)
+	n.demote(j, m.Span)
 }
 
 // tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, and of how long a

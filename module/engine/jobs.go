@@ -461,7 +461,8 @@ func (n *Node) workGoesOn(j *store.Job) {
 		}
 		n.prolong(j)
 		n.postponeBy(j, left)
-		m.Flags |= wire.CountNack | wire.CountFlags(j.Nacks)
+		m.Flags |= wire.CountNack
+		m.SetReturns(j.Nacks, j.Deliveries)
 		if elsewhere {
 			n.notIdle(j, j.QTime) // the node that gave it to the client now leaves it to this one, but an older message of that node may still come
 		}

@@ -239,17 +239,17 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // otherwise it is told together with Queued
 			n.sendWhere(p, j)
 		}
-		n.onWillQueue(p, j, m.Flags)
+		n.onWillQueue(p, j, m)
 	case wire.MovedTo:
 		n.onMovedTo(p, j, m)
 	case wire.Whereabouts:
 		n.onWhereabouts(p, j, m)
 	case wire.Queued:
-		n.onQueued(p, j, m.Flags)
+		n.onQueued(p, j, m)
 	case wire.Working:
-		n.onWorking(p, j, m.Flags)
+		n.onWorking(p, j, m)
 	case wire.PutOff:
-		n.onPutOff(p, j, m.Span, m.Flags)
+		n.onPutOff(p, j, m)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:

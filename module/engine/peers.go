@@ -47,6 +47,7 @@ type Features struct {
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
+	Returns  bool // how often a job has come back, in full: wire.Returns
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.
@@ -179,12 +180,16 @@ func (n *Node) send(p *Peer, m *wire.Message) {
 	s.to(p)
 }
 
-// sending is one message for several nodes: its bytes are made once, when the first of them is connected.
+// sending is one message for several nodes: its bytes are made once, when the first of them is connected. If it has wire.Returns, they are
+// made again without that for the nodes of former releases.
 type sending struct {
-	n          *Node
-	m          *wire.Message
-	begin, end int // in the outbox
+	n           *Node
+	m           *wire.Message
+	whole, less bytesOf
 }
+
+// bytesOf is where the bytes of a message are in the outbox. end is 0 if they aren't made yet.
+type bytesOf struct{ begin, end int }
 
 func (s *sending) to(p *Peer) {
 	if p == nil || !p.Connected {
@@ -197,13 +202,19 @@ func (s *sending) to(p *Peer) {
 		}
 		return
 	}
-	if s.end == 0 {
-		s.begin = len(n.outbox)
-		n.outbox = m.Append(n.outbox)
-		s.end = len(n.outbox)
+	b := &s.whole
+	told := m.Returns.Told
+	if told && !n.mesh.features[p.ID].Returns {
+		b, m.Returns.Told = &s.less, false
 	}
+	if b.end == 0 {
+		b.begin = len(n.outbox)
+		n.outbox = m.Append(n.outbox)
+		b.end = len(n.outbox)
+	}
+	m.Returns.Told = told
 	n.Stats.Sent++
-	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: s.begin, to: s.end})
+	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: b.begin, to: b.end})
 }
 
 // withoutFailure makes the message for a node of a former release, which knows nothing of failures. nil: there is nothing to tell it.

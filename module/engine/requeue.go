@@ -50,7 +50,8 @@ func (n *Node) announce(j *store.Job) {
 	n.arm(j)
 	m := wire.Message{Kind: wire.WillQueue, ID: j.ID}
 	if j.Returning() && (j.Flags&store.FlagDelivered == 0 || taker(j) != 0) {
-		m.Flags = wire.WasQueued | wire.CountFlags(j.Nacks) | wire.DeliveriesFlags(j.Deliveries)
+		m.Flags = wire.WasQueued
+		m.SetReturns(j.Nacks, j.Deliveries)
 	}
 	if !n.unheard(j) {
 		n.tell(j, &m)
@@ -138,7 +139,7 @@ func (n *Node) turnOf(j *store.Job, handed bool) turn {
 }
 
 // onWillQueue objects if the sender must not queue the job now.
-func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
+func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 	j = n.onQueuedElsewhere(n.meet(p, j))
 	switch n.standing(j) {
 	case pending: // object: this node queues the job when it is promised (added_let_go)
@@ -148,15 +149,15 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.tell(j, n.queued(j, 0))
 		return
 	}
-	if taker(j) == 0 && nackedElsewhere(j, flags) {
+	if taker(j) == 0 && nackedElsewhere(j, m) {
 		// Give way: the client gave the job back at the sender, whose message about that was lost (nack_unheard).
-		n.learnNacks(j, flags)
+		n.learnNacks(j, m)
 		n.leaveJob(j, store.AnnounceMS)
 		return
 	}
 	// This node handed the job to the sender, which asks for itself. Or the job was handed on to the sender, or the sender
 	// was promoted in the place of the node that was handed the job. If others were handed the job since, they object themselves.
-	handed := taker(j) == p.Node || flags&wire.WasQueued != 0 && taker(j) != 0
+	handed := taker(j) == p.Node || m.Flags&wire.WasQueued != 0 && taker(j) != 0
 	switch t := n.turnOf(j, handed); t {
 	case delivered: // object: the retry time of the delivery is the one that counts (in_hands_late)
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
@@ -171,7 +172,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, flags uint8) {
 		n.object(p, j)
 	default:
 		switch {
-		case p.Leaving && !n.leaving && flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
+		case p.Leaving && !n.leaving && m.Flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
 			// Announce it instead: the sender may be ended before it has queued the job (leaving_retry).
 			n.setQTime(j, n.now+store.AnnounceMS)
 			n.announce(j)
@@ -192,17 +193,36 @@ func (n *Node) object(p *Peer, j *store.Job) {
 	}
 }
 
-// nackedElsewhere is for a job that a client has here. It says whether the sender of a WillQueue with these flags
-// knows a NACK that this node hasn't heard of. If the two nodes count different additional deliveries, that NACK
-// says nothing about this client: the job came back here when its retry time was over, and was delivered again.
-func nackedElsewhere(j *store.Job, flags uint8) bool {
-	return j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && j.Retry > 0 &&
-		flags&wire.WasQueued != 0 && wire.Ahead(flags, j.Nacks) > 0 && wire.SameDeliveries(flags, j.Deliveries)
+// aheadBy is by how much the sender of a message counts more NACKs of a job than this node does, or more returns ([wire.CountFlags] says
+// which). Below 0 the sender has missed some. It is wrong for a sender of a former release, which counts modulo 16, if the two are further
+// apart than 7.
+func aheadBy(m *wire.Message, j *store.Job) int {
+	mine, theirs := int(j.Nacks), int(m.Returns.Nacks)
+	if !m.CountsNacks() {
+		mine, theirs = mine+int(j.Deliveries), theirs+int(m.Returns.Deliveries)
+	}
+	if !m.Returns.Told {
+		return wire.Ahead(m.Flags, uint16(mine))
+	}
+	return theirs - mine
 }
 
-// learnNacks adds the NACKs that another node has counted, and this one hasn't.
-func (n *Node) learnNacks(j *store.Job, flags uint8) {
-	if ahead := wire.Ahead(flags, j.Nacks); ahead > 0 {
+// nackedElsewhere is for a job that a client has here. It says whether the sender of a WillQueue
+// knows a NACK that this node hasn't heard of. If the two nodes count different additional deliveries, that NACK
+// says nothing about this client: the job came back here when its retry time was over, and was delivered again.
+func nackedElsewhere(j *store.Job, m *wire.Message) bool {
+	if j.State != store.StateActive || j.Flags&store.FlagDelivered == 0 || j.Retry == 0 || m.Flags&wire.WasQueued == 0 || aheadBy(m, j) <= 0 {
+		return false
+	}
+	if !m.Returns.Told {
+		return wire.SameDeliveries(m.Flags, j.Deliveries)
+	}
+	return m.Returns.Deliveries == j.Deliveries
+}
+
+// learnNacks adds the NACKs that another node has counted, and this one hasn't. The message is one that counts NACKs.
+func (n *Node) learnNacks(j *store.Job, m *wire.Message) {
+	if ahead := aheadBy(m, j); ahead > 0 {
 		j.Nacks = saturated(j.Nacks, ahead)
 		n.log(LogState, j)
 	}
@@ -236,11 +256,12 @@ func (n *Node) mayQueueInstead(j *store.Job) bool {
 	return j.State == store.StateActive && j.Retry > 0 && j.Flags&store.FlagAnnounced == 0 && !held(j) && !n.putOff(j) && j.Queue.Pause&PauseIn == 0
 }
 
-// onPutOff leaves a job to the node that has put it off by span ms, until a retry time after that is
+// onPutOff leaves a job to the node that has put it off by the message's span, until a retry time after that is
 // over. The same message is also the objection to a WillQueue of this node.
-func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
+func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
+	flags := m.Flags
 	if flags&wire.CountNack != 0 {
-		n.onResting(p, j, span, flags)
+		n.onResting(p, j, m)
 		return
 	}
 	s, objects := n.standing(j), flags&wire.Objection != 0
@@ -265,7 +286,7 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, span int64, flags uint8) {
 	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
 	default:
 		n.endLease(j)
-		n.leaveJob(j, span) // give way (unique_putoff)
+		n.leaveJob(j, m.Span) // give way (unique_putoff)
 	}
 }
 
@@ -278,11 +299,11 @@ func (n *Node) hadKey(j *store.Job) bool {
 
 // tellGotKey tells a node that still waits for a job's key that the job has got it.
 func (n *Node) tellGotKey(p *Peer, j *store.Job) {
-	m := n.queued(j, 0)
+	m := &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID}
 	switch {
 	case j.State == store.StateQueued: // (unique_putoff_away_back)
+		m = n.queued(j, 0)
 	case j.Flags&store.FlagDelivered != 0 && j.QTime > n.now: // (unique_putoff_away)
-		m.Flags = wire.InHands
 	default: // (unique_putoff_away, added_put_off_elsewhere)
 		m.Kind, m.Flags = wire.PutOff, wire.GotKey
 		if n.awaitsFirst(j) {
@@ -351,7 +372,8 @@ func (n *Node) wonElsewhere(j *store.Job) bool {
 
 // onWorking leaves a job to another node, whose client says that it works on the job. If that
 // node hadn't given the job to a client, no client can have it before its delay is over.
-func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
+func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
+	flags := m.Flags
 	if n.isAway(p, j) { // (added_apart_told)
 		return
 	}
@@ -359,7 +381,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, flags uint8) {
 		n.outlastsElsewhere(j)
 		return
 	}
-	if flags&wire.CountNack != 0 && wire.Ahead(flags, j.Nacks) < 0 {
+	if flags&wire.CountNack != 0 && aheadBy(m, j) < 0 {
 		// The sender hasn't heard yet of a NACK, which counts more than the client's WORKING: else both nodes would leave the
 		// job to each other (working_crosses_nack).
 		switch s := n.standing(j); {
@@ -423,34 +445,32 @@ func (n *Node) isAway(p *Peer, j *store.Job) bool {
 // WillQueue; in its queue, which answers a Queued (Kept); with a client, which answers that (both). It also counts
 // how often the job has come back, as far as the sender knows. ahead is by how much that is more than this node knows: a
 // word that is behind crossed one of this node, to which the sender gives way.
-func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
+func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	if n.isAway(p, j) { // (added_apart_told)
 		return
 	}
 	j = n.onQueuedElsewhere(n.meet(p, j))
-	s, word := n.standing(j), flags&keptInHands
-	ahead := wire.Ahead(flags, j.Nacks)
-	if word != keptInHands {
-		ahead = wire.Ahead(flags, j.Nacks+j.Deliveries)
-	}
+	flags := m.Flags
+	s, word, ahead := n.standing(j), flags&keptInHands, aheadBy(m, j)
 	withClient := s == inHands || s == returning
 	switch {
 	case word == wire.InHands && s == inHands:
 		// Ignore a late objection: the job came back here, and the sender has heard, or will hear, of that (in_hands_late).
 		return
 	case word == wire.Kept && withClient,
-		flags&^wire.CountFlags(15) == 0 && ahead <= 0 && s == inHands:
+		flags&^wire.CountFlags(15) == 0 && ahead <= 0 && s == inHands,
+		n.clientKeeps(j, m):
 		// Keep and say so: a client here got the job before this node heard of the sender's queue, and no client must
-		// get it there, too (given_back_where_it_waits, enqueue_beside_queued).
-		n.send(p, &wire.Message{Kind: wire.Queued, Flags: keptInHands | wire.CountFlags(j.Nacks), ID: j.ID})
+		// get it there, too (given_back_where_it_waits, enqueue_beside_queued, returns_behind).
+		n.send(p, keptWithClient(j))
 		return
 	case word == keptInHands && ahead < 0 && withClient:
 		// Ignore: the job was given back here since, and the client has got it after that (given_back_where_it_waits).
 		return
 	case word == keptInHands && ahead >= 0: // learn the NACKs that were missed here (given_back_unheard)
-		n.learnNacks(j, flags)
+		n.learnNacks(j, m)
 	}
-	n.learnReturns(j, flags) // the job may stay here as it is, and the counts say which node is behind
+	n.learnReturns(j, m) // the job may stay here as it is, and the counts say which node is behind
 	n.gotKey(j)
 	if s == queued {
 		if n.keeps(p, j, word, ahead) {
@@ -488,6 +508,21 @@ func (n *Node) onQueued(p *Peer, j *store.Job, flags uint8) {
 // keptInHands are the flags of a Queued by a node whose client keeps a job that the receiver has in its queue.
 const keptInHands = wire.Kept | wire.InHands
 
+// keptWithClient makes such a Queued.
+func keptWithClient(j *store.Job) *wire.Message {
+	m := &wire.Message{Kind: wire.Queued, Flags: keptInHands, ID: j.ID}
+	m.SetReturns(j.Nacks, j.Deliveries)
+	return m
+}
+
+// clientKeeps says whether the client that has a job here keeps it, though the sender of a Queued has queued it because its retry time
+// was over there: the sender has missed returns that this node counts, and knows of no NACK that this one hasn't heard of. The flags
+// of a former release don't say so much. It isn't so for a NACK, even if the sender is behind: the client may have given back there what it
+// got here.
+func (n *Node) clientKeeps(j *store.Job, m *wire.Message) bool {
+	return m.Flags&(keptInHands|wire.CountNack) == 0 && m.Returns.Told && aheadBy(m, j) < 0 && m.Returns.Nacks <= j.Nacks && n.standing(j) == inHands
+}
+
 // keeps says whether this node keeps a job in its queue of which another has said Queued, with word and ahead as in onQueued. The other
 // gives way when it hears of what it had missed, or loses the same comparison.
 func (n *Node) keeps(p *Peer, j *store.Job, word uint8, ahead int) bool {
@@ -513,25 +548,31 @@ func (n *Node) keeping(j *store.Job, word uint8) *wire.Message {
 	return &wire.Message{Kind: wire.Queued, Flags: wire.Kept, ID: j.ID}
 }
 
-// learnReturns adds the returns that another node has counted, and this one hasn't: more than one if a message was lost.
-func (n *Node) learnReturns(j *store.Job, flags uint8) {
-	ahead := wire.Ahead(flags, j.Nacks+j.Deliveries)
-	switch {
-	case ahead <= 0: // this node has counted the same already
-		return
-	case flags&wire.CountNack != 0:
-		j.Nacks = saturated(j.Nacks, ahead)
-	case flags&wire.CountMore != 0:
-		j.Deliveries = saturated(j.Deliveries, ahead)
-	default:
+// learnReturns adds the returns that another node has counted, and this one hasn't: more than one if a message was lost. Then the two
+// count as many. The message says of which kind the last one was. The others are taken to be of that kind, too, but no count becomes greater
+// than the sender's. (A former release doesn't say how many of each kind it counts.)
+func (n *Node) learnReturns(j *store.Job, m *wire.Message) {
+	ahead := aheadBy(m, j)
+	if ahead <= 0 || m.Flags&(wire.CountNack|wire.CountMore) == 0 { // this node has counted the same already, or isn't told
 		return
 	}
+	missedNacks, missedDeliveries := ahead, ahead // at most
+	if m.Returns.Told {
+		missedNacks, missedDeliveries = max(0, int(m.Returns.Nacks)-int(j.Nacks)), max(0, int(m.Returns.Deliveries)-int(j.Deliveries))
+	}
+	nacks := min(ahead, missedNacks)
+	if m.Flags&wire.CountNack == 0 {
+		nacks = ahead - min(ahead, missedDeliveries)
+	}
+	j.Nacks, j.Deliveries = saturated(j.Nacks, nacks), saturated(j.Deliveries, ahead-nacks)
 	n.log(LogState, j)
 }
 
 // queued makes the message that this node has a job in its queue, or queues it now. flags is what a Queued may say besides.
 func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
-	return &wire.Message{Kind: wire.Queued, Flags: flags | wire.CountFlags(j.Nacks+j.Deliveries), ID: j.ID}
+	m := &wire.Message{Kind: wire.Queued, Flags: flags, ID: j.ID}
+	m.SetReturns(j.Nacks, j.Deliveries)
+	return m
 }
 
 // inHands says whether a client of this node has a job, and its retry time isn't over.

@@ -31,7 +31,7 @@ import (
 // The script names jobs and clients. Package locktest has the nodes, their messages and the commands about locks.
 // In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
 // what becomes of a job by that rule alone.
-// In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs.
+// In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs, and counts returns modulo 16.
 // In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
@@ -190,7 +190,9 @@ func (m *member) Table() locktest.Table { return members{m.Mesh(), m.n} }
 func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
-	m.n.e.SetFeatures(id, engine.Features{Batches: !slices.Contains(m.n.w.former, other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true})
+	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
+	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true,
+		Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -446,6 +448,10 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		}
 		return text
 	}
+	if slices.Contains(w.former, l.To.Name) {
+		require.False(w.T, m.Returns.Told, "a node of a former release refuses the message")
+	}
+	count := countOf(m)
 	text += " " + w.JobName(m.ID)
 	for _, s := range m.More {
 		text += " " + w.JobName(s.ID)
@@ -479,7 +485,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
 	}
 	if m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 {
-		text += fmt.Sprintf(" returns=%d count-nack", m.Flags>>4)
+		text += fmt.Sprintf(" returns=%d count-nack", count)
 		m.Flags &= 0xF &^ wire.CountNack
 	}
 	for _, f := range flagNames {
@@ -495,11 +501,15 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		if raw := l.Bytes[1]; m.Kind == wire.Queued && raw&(wire.Kept|wire.InHands) == 0 {
 			counts = "returns"
 		}
-		if count := m.Flags >> 4; count > 0 {
+		if count > 0 {
 			text += fmt.Sprintf(" %s=%d", counts, count)
 		}
 		m.Flags &= 0xF
-		if more := m.Flags >> 2; m.Kind == wire.WillQueue && more > 0 {
+		more := int(m.Flags >> 2)
+		if m.Returns.Told {
+			more = int(m.Returns.Deliveries)
+		}
+		if m.Kind == wire.WillQueue && more > 0 {
 			text += fmt.Sprintf(" additional=%d", more)
 			m.Flags &^= wire.DeliveriesFlags(3)
 		}
@@ -511,6 +521,17 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		}
 	}
 	return text
+}
+
+// countOf is how many NACKs, or returns, a message counts.
+func countOf(m *wire.Message) int {
+	switch {
+	case !m.Returns.Told:
+		return int(m.Flags >> 4)
+	case m.CountsNacks():
+		return int(m.Returns.Nacks)
+	}
+	return int(m.Returns.Nacks) + int(m.Returns.Deliveries)
 }
 
 // wordsText shows how far a job is, why it failed, why it was given up, and for how long a client has it.

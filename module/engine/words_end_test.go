@@ -29,12 +29,14 @@ func TestWordsAboutAJobEnd(t *testing.T) {
 	words := map[string]uint8{"queued": 0, "in hands": wire.InHands, "kept": wire.Kept, "kept in hands": wire.Kept | wire.InHands, "nack": wire.CountNack, "came back": wire.CountMore}
 	m := newTwoNodes(t)
 	m.pass(2000, 100)
-	for _, first := range all {
+	for i := range 2 * len(all) {
+		first, former := all[i/2], i%2 == 0
 		for _, second := range all {
 			for word, flags := range words {
 				m.nodes[0].Reset()
 				m.nodes[1].Reset()
 				for i, n := range m.nodes {
+					n.SetFeatures(m.nodes[1-i].Self(), engine.Features{Returns: !former})
 					n.Mesh().Up(m.nodes[1-i].Self(), "10.0.0.1:1", true)
 				}
 				m.deliver()
@@ -56,13 +58,11 @@ func TestWordsAboutAJobEnd(t *testing.T) {
 					j := n.Job(&id)
 					j.Nacks, j.Deliveries = h.nacks, h.deliveries
 				}
-				name := fmt.Sprintf("%s from %v to %v", word, first, second)
+				name := fmt.Sprintf("%s from %v to %v, former release: %v", word, first, second, former)
 				from := m.nodes[0].Job(&id)
-				count := from.Nacks
-				if flags&(wire.Kept|wire.InHands) != wire.Kept|wire.InHands {
-					count += from.Deliveries
-				}
-				w := wire.Message{Kind: wire.Queued, Flags: flags | wire.CountFlags(count), ID: wire.JobID(id)}
+				w := wire.Message{Kind: wire.Queued, Flags: flags, ID: wire.JobID(id)}
+				w.SetReturns(from.Nacks, from.Deliveries)
+				w.Returns.Told = !former
 				require.NoError(t, m.nodes[1].Receive(m.nodes[0].Self(), w.Append(nil)))
 				require.LessOrEqual(t, m.words(10), 6, name)
 			}

@@ -232,13 +232,39 @@ const (
 	OutcomeEnded          // the job is done; with Cancelled: it isn't, and won't be
 )
 
+// Returns is how often a job has come back, as far as the sender of a message knows. Messages that count it in their flags (CountFlags) end
+// with it, where the receiver takes it: nodes of former releases refuse it.
+type Returns struct {
+	Nacks, Deliveries uint16 // NACKs, additional deliveries
+	Told              bool   // the message has them
+}
+
+// SetReturns puts how often a job has come back into a message, in full and into its flags.
+func (m *Message) SetReturns(nacks, deliveries uint16) {
+	m.Returns = Returns{Nacks: nacks, Deliveries: deliveries, Told: true}
+	count := nacks
+	if !m.CountsNacks() {
+		count += deliveries
+	}
+	m.Flags |= CountFlags(count)
+	if m.Kind == WillQueue {
+		m.Flags |= DeliveriesFlags(deliveries)
+	}
+}
+
+// CountsNacks says whether the count in a message's flags is of NACKs alone, see [CountFlags].
+func (m *Message) CountsNacks() bool {
+	return m.Kind == WillQueue || m.Kind == Working || m.Kind == Queued && m.Flags&(Kept|InHands) == Kept|InHands
+}
+
 // CountFlags puts a count, modulo 16, into the upper four flags of a message. In a WillQueue with WasQueued, and in a Queued with Kept and
 // InHands, and in a Working with CountNack, it is how many NACKs the sender counts for the job. In a Queued with neither flag, and in a PutOff with CountNack, it is how often the job has come back as far
 // as the sender knows: the NACKs and the additional deliveries together.
 func CountFlags(count uint16) uint8 { return uint8(count) << 4 }
 
 // Ahead is by how much the count in a message's flags is greater than count, from -8 to 7. The flags have the count modulo 16. The counts
-// of two nodes are close to each other, so the smallest possible difference is taken.
+// of two nodes are mostly close to each other, so the smallest possible difference is taken. It is wrong where they are further apart:
+// [Returns] has them in full.
 func Ahead(flags uint8, count uint16) int { return int(int8(flags&0xF0-CountFlags(count)) >> 4) }
 
 // DeliveriesFlags puts a number, modulo 4, into the flags of a WillQueue with WasQueued: how many additional deliveries the sender counts
@@ -426,6 +452,7 @@ type Message struct {
 	Lock    Lock
 	Locks   []Lock
 	More    []Sibling
+	Returns Returns
 }
 
 // A message begins with its kind and its flags. Then come those of these fields that its kind
@@ -444,6 +471,7 @@ const (
 	hasLocks
 	hasMore
 	hasExtras
+	mayReturns // [Returns], or nothing
 )
 
 var parts = [kinds]uint16{
@@ -452,9 +480,9 @@ var parts = [kinds]uint16{
 	Refused:   hasID | hasCount,
 	Holders:   hasID | hasHolders,
 	Enqueue:   hasID | hasSpan,
-	WillQueue: hasID,
-	Queued:    hasID,
-	Working:   hasID,
+	WillQueue: hasID | mayReturns,
+	Queued:    hasID | mayReturns,
+	Working:   hasID | mayReturns,
 	SetAck:    hasID | hasHolders,
 	GotAck:    hasID | hasHolders,
 	DelJob:    hasID,
@@ -485,7 +513,7 @@ var parts = [kinds]uint16{
 	Taken:    hasID | hasRound,
 	Declined: hasID | hasCount | hasRound,
 	Settled:  hasID | hasRound,
-	PutOff:   hasID | hasSpan,
+	PutOff:   hasID | hasSpan | mayReturns,
 	MovedTo:  hasID | hasCount | hasQueue,
 	AskIdle:  hasID | hasSpan | hasRound,
 	Idle:     hasID | hasRound,
@@ -582,6 +610,10 @@ func (m *Message) Append(b []byte) []byte {
 	}
 	if has&hasExtras != 0 {
 		b = appendBytes(b, m.Job.Extras)
+	}
+	if has&mayReturns != 0 && m.Returns.Told {
+		b = binary.AppendUvarint(b, uint64(m.Returns.Nacks))
+		b = binary.AppendUvarint(b, uint64(m.Returns.Deliveries))
 	}
 	return b
 }
@@ -774,6 +806,11 @@ func (m *Message) Parse(b []byte) error {
 	}
 	if has&hasExtras != 0 {
 		m.Job.Extras = r.take(r.uint(MaxExtras, "the extras' length"), "the extras")
+	}
+	if has&mayReturns != 0 && r.err == nil && r.at < len(b) {
+		m.Returns.Nacks = uint16(r.uint(math.MaxUint16, "the NACKs"))
+		m.Returns.Deliveries = uint16(r.uint(math.MaxUint16, "the deliveries"))
+		m.Returns.Told = true
 	}
 	if r.err == nil && r.at != len(b) {
 		r.fail("bytes left over")

@@ -85,6 +85,9 @@ func gen(t *rapid.T) Message {
 			m.More = append(m.More, s)
 		}
 	}
+	if has&mayReturns != 0 && rapid.Bool().Draw(t, "told") {
+		m.Returns = Returns{Nacks: rapid.Uint16().Draw(t, "its nacks"), Deliveries: rapid.Uint16().Draw(t, "its deliveries"), Told: true}
+	}
 	return m
 }
 
@@ -95,8 +98,13 @@ func TestRoundTrip(t *testing.T) {
 		got := Message{Holders: make([]Node, 3), Peers: make([]Peer, 3)}
 		require.NoError(t, got.Parse(b))
 		assert.Equal(t, b, got.Append(nil))
+		plain := m
+		plain.Returns = Returns{}
+		whole := len(plain.Append(nil)) // what a node of a former release sends
 		for n := range b {
-			assert.ErrorIs(t, got.Parse(b[:n]), ErrMessage, "cut after %d", n)
+			if n != whole {
+				assert.ErrorIs(t, got.Parse(b[:n]), ErrMessage, "cut after %d", n)
+			}
 		}
 		assert.ErrorIs(t, got.Parse(append(b, 0)), ErrMessage)
 	})
@@ -124,6 +132,10 @@ func FuzzMessage(f *testing.F) {
 			m.Peers = []Peer{{ID: NodeID{1}, Addr: "127.0.0.1:1"}}
 		}
 		f.Add(m.Append(nil))
+		if parts[k]&mayReturns != 0 {
+			m.Returns = Returns{Nacks: 300, Deliveries: 1<<16 - 1, Told: true}
+			f.Add(m.Append(nil))
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m, again Message
@@ -155,6 +167,45 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	require.GreaterOrEqual(t, len(rows), len(names))
 	for i, name := range names {
 		require.Equal(t, []string{strconv.Itoa(i + 1), name}, rows[i][1:])
+	}
+}
+
+// A message of a former release ends where the returns would be. Counts above 65535 are refused.
+func TestReturns(t *testing.T) {
+	var m Message
+	for k := Kind(1); k < kinds; k++ {
+		told := k == WillQueue || k == Queued || k == Working || k == PutOff
+		require.Equal(t, told, parts[k]&mayReturns != 0, "kind %d", k)
+		if !told {
+			continue
+		}
+		former := (&Message{Kind: k, ID: JobID{1}}).Append(nil)
+		require.NoError(t, m.Parse(former))
+		require.Equal(t, Returns{}, m.Returns)
+		most := append(former, 0xff, 0xff, 3, 0xff, 0xff, 3)
+		require.NoError(t, m.Parse(most))
+		require.Equal(t, Returns{Nacks: 1<<16 - 1, Deliveries: 1<<16 - 1, Told: true}, m.Returns)
+		require.NoError(t, m.Parse(former), "the memory is used again")
+		require.Equal(t, Returns{}, m.Returns)
+		for _, bad := range [][]byte{{0}, {0x80, 0x80, 4, 0}, {0, 0x80, 0x80, 4}, {0, 0, 0}, {0xff, 0xff}} {
+			require.ErrorIs(t, m.Parse(append(former[:len(former):len(former)], bad...)), ErrMessage, "kind %d with % x", k, bad)
+		}
+	}
+	for _, c := range []struct {
+		Message
+		count uint16
+		more  uint8
+	}{
+		{Message{Kind: WillQueue, Flags: WasQueued}, 300, DeliveriesFlags(70)},
+		{Message{Kind: Working, Flags: InHands | CountNack}, 300, 0},
+		{Message{Kind: Queued, Flags: Kept | InHands}, 300, 0},
+		{Message{Kind: Queued, Flags: CountNack}, 370, 0},
+		{Message{Kind: PutOff, Flags: CountNack}, 370, 0},
+	} {
+		flags := c.Flags
+		c.SetReturns(300, 70)
+		require.Equal(t, flags|CountFlags(c.count)|c.more, c.Flags, "a former release reads the flags")
+		require.Equal(t, Returns{Nacks: 300, Deliveries: 70, Told: true}, c.Returns)
 	}
 }
 
