@@ -46,6 +46,7 @@ type repairing struct {
 	look    int64 // monotonic: when it looks at the nodes next
 	since   int64 // monotonic: when the first round begins; 0: none does
 	again   bool  // when the last round is over, the first one begins again
+	anew    int64 // monotonic: when the first round begins again, or once this round is over; 0: it doesn't
 	repeats bool  // the rounds are only for jobs that lacked copies before
 	rank    int   // of the round: how many nodes with smaller IDs should have a job
 	ranks   int   // how many rounds there are, as far as the walks have found
@@ -86,18 +87,26 @@ func (n *Node) RepairAfter() int64 { return n.repairing.after }
 // LackingCopies is how many jobs had too few copies when this node tried to repair them last.
 func (n *Node) LackingCopies() int { return n.repairing.lack }
 
-// repairSoon begins the rounds in some ms. If one is under way they begin again after the last one.
+// repairSoon begins the rounds in some ms. If one is under way, they begin again after it: what a node has taken along that has gone just now
+// mustn't wait for the later rounds.
 func (n *Node) repairSoon(wait int64) {
 	r := &n.repairing
+	at := max(n.monotonic()+wait, 1)
 	if r.walking || r.more || r.batch != 0 || len(r.oldest) > 0 {
-		r.again = true
+		if r.anew == 0 || at < r.anew {
+			r.anew = at
+		}
 		return
 	}
-	at := max(n.monotonic()+wait, 1)
 	if r.since != 0 && !r.repeats && r.rank == 0 {
 		at = min(at, r.since) // they are to begin anyway
 	}
-	r.since, r.begin, r.rank, r.ranks, r.failed, r.repeats = at, at, 0, repairRanks, 0, false
+	r.first(at)
+}
+
+// first begins the rounds at a time.
+func (r *repairing) first(at int64) {
+	r.since, r.begin, r.rank, r.ranks, r.failed, r.repeats, r.anew = at, at, 0, repairRanks, 0, false, 0
 }
 
 // mayRepair is called when a node has come that may take copies. Unlike repairSoon it lets the rounds go on that are under way: such a
@@ -193,6 +202,10 @@ func (n *Node) walked() {
 	}
 	if r.more {
 		r.begin = now
+		return
+	}
+	if r.anew > 0 {
+		r.first(max(now, r.anew))
 		return
 	}
 	if r.rank++; r.rank < r.ranks {
