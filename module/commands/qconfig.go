@@ -256,7 +256,7 @@ func (m *module) configSet(c *rm.Ctx) {
 	}
 	err := parseSettings(c, 3, s)
 	if err == nil && s.set&setRate != 0 && !c.FromPeer() {
-		err = m.allObey()
+		err = lacking(m.node.LacksRates())
 	}
 	value := s.value()
 	if err == nil && len(value) > entries.MaxValue {
@@ -273,9 +273,9 @@ func (m *module) configSet(c *rm.Ctx) {
 	c.Simple("OK")
 }
 
-// allObey refuses a setting that a node of the mesh doesn't know, where it would mean nothing if one node didn't obey it.
-func (m *module) allObey() error {
-	if id := m.node.LacksRates(); id != "" {
+// lacking refuses what would mean nothing if one node of the mesh didn't obey it: the node of this ID doesn't know it. "": all nodes do.
+func lacking(id string) error {
+	if id != "" {
 		return engine.Refusal("ERR node " + id + " has a version without this: upgrade it, or JOBMESH CLUSTER FORGET it")
 	}
 	return nil

@@ -203,7 +203,7 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 // others while they take them back.
 func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	n, k := o.node(), &m.Lock
-	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
+	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.SpaceOf(name) != store.LockRun {
 		return
 	}
 	past, yes := n.uniqueMesh.back.Get(id)

@@ -344,9 +344,14 @@ func (n *Node) tickRates() {
 }
 
 // LacksRates returns the ID of a node that is known to deliver jobs without regard to rates, as a former release does; "": there is none.
-func (n *Node) LacksRates() string {
+func (n *Node) LacksRates() string { return n.withoutFeature(func(f Features) bool { return f.Rates }) }
+
+// LacksSlots is LacksRates for locks with slots, and for limits of jobs in progress.
+func (n *Node) LacksSlots() string { return n.withoutFeature(func(f Features) bool { return f.Slots }) }
+
+func (n *Node) withoutFeature(has func(Features) bool) string {
 	for _, p := range n.mesh.All() {
-		if f, told := n.mesh.features[p.ID]; told && !f.Rates {
+		if f, told := n.mesh.features[p.ID]; told && !has(f) {
 			return p.ID.String()
 		}
 	}

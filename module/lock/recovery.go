@@ -380,7 +380,7 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	}
 	for i := range m.Locks {
 		e := &m.Locks[i]
-		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (e.Name[0] == byte(store.LockBare)) {
+		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (store.SpaceOf(e.Name) == store.LockBare) {
 			continue
 		}
 		n.saw(e.Token)
