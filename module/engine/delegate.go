@@ -34,6 +34,7 @@ func (n *Node) delegate(j *store.Job) {
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
 // the job at another node.
 func (n *Node) endFresh(j *store.Job) {
+	n.leaveSlot(j)
 	u := j.Unique()
 	if u == nil || n.mesh.Alone() || u.Strategy() == store.UniqueWindow {
 		return
@@ -97,6 +98,7 @@ func (n *Node) delegateRun(j *store.Job) {
 // have said WORKING to another node, whose message may be lost or late. So a lock that was extended is left
 // to its lease, here and at the other nodes.
 func (n *Node) expireRun(j *store.Job) {
+	n.leaveSlot(j)
 	if !runs(j) || n.mesh.Alone() || !j.Unique().Has(store.UniqueHasRun) {
 		return
 	}

@@ -209,7 +209,9 @@ func (o *owners) Freed(name []byte) {
 	if store.SpaceOf(name) == store.LockRun {
 		o.store.WakeKeyQueues(name)
 		o.node().unbar(name)
+		return
 	}
+	o.node().slotFreed(name)
 }
 
 // BeforeAsking frees locks of jobs that were forgotten all at once, and tells the other nodes.

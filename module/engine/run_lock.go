@@ -248,7 +248,12 @@ func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result)
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		w := n.firstOf(q)
-		if allowed := n.allowed(q); w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed {
+		if w != nil {
+			n.term = w.Lease
+		}
+		allowed := n.allowed(q, j)
+		n.term = 0
+		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed {
 			u.Clear(store.UniqueHasRun) // no client wants the job any more, or the queue's rate forbids it
 			n.giveUpRun([]byte(name), id, o.Token)
 			if !allowed {

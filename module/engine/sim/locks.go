@@ -141,6 +141,8 @@ func (s *Sim) drift() float64 {
 		drift = s.Locks.Drift
 	case s.Uniques != nil:
 		drift = s.Uniques.Drift
+	case s.AtOnce > 0:
+		drift = LockDrift
 	default:
 		return 1
 	}

@@ -103,6 +103,8 @@ type Config struct {
 	Failing float64
 	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.
 	Rate engine.Rate
+	// AtOnce is how many jobs of each queue are in progress at most (CONCURRENCY); 0: there is no limit.
+	AtOnce int64
 
 	// FamilyMoved: some deferred jobs are released into another queue, and some jobs that come
 	// after cancelled ones become dead letters.
@@ -179,8 +181,9 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
-	flushings  [queues]int        // QFLUSHes of each queue that wait for their answer
-	deliveries map[string][]int64 // when jobs of each queue were delivered, if there is a Rate
+	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
+	progress   map[string][]inProgress // of each queue, if there is AtOnce
+	deliveries map[string][]int64      // when jobs of each queue were delivered, if there is a Rate
 	now        int64
 	seq        uint64
 	queue      events
