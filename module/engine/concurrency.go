@@ -26,7 +26,6 @@ import (
 const MaxConcurrency = 65_535
 
 const (
-	slotsKey      = "\x00slots" // of the lock, in the scope of its queue
 	slotLen       = nodeLen + 2 + 8 + len(store.ID{})
 	ticketPrefix  = 16                 // bytes of a ticket that are those of the job's ID
 	slotSlackMS   = 2 * lock.TimeoutMS // asking may take so long, and a delivery is over a little later than its term
@@ -46,7 +45,7 @@ type queueSlot struct {
 
 // slotsName is the name of the lock whose slots are those of a queue. It is scratch memory.
 func (n *Node) slotsName(queue []byte) []byte {
-	n.scratch.lock = store.AppendLockName(n.scratch.lock[:0], store.LockWait, queue, []byte(slotsKey))
+	n.scratch.lock = store.AppendSlotsName(n.scratch.lock[:0], queue)
 	return n.scratch.lock
 }
 
@@ -257,14 +256,11 @@ func (n *Node) slotFreeAt(r *rate) (at int64) {
 
 // slotFreed serves a queue one of whose slots has become free, by the slot's name.
 func (n *Node) slotFreed(name []byte) {
-	if len(n.rates.queues) == 0 {
+	if len(n.rates.queues) == 0 || !store.IsSlotsName(name) {
 		return
 	}
 	slot, base := store.SlotName(name)
-	space, scope, key, hashed, _ := store.LockName(base)
-	if space != store.LockWait || string(key) != slotsKey || scope == nil {
-		return
-	}
+	_, scope, _, hashed, _ := store.LockName(base)
 	r := n.rates.queues[string(scope)]
 	if hashed { // a very long name
 		for _, r = range n.rates.due {

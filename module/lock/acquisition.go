@@ -311,9 +311,6 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 	}
 	if n.mesh.Alone() && !n.abstains() {
 		name, slot := n.freeSlot(w)
-		if old := n.Live(name); old != nil && old.Job == w.Job {
-			flags |= FlagRenewed
-		}
 		token, l := n.Take(name, &w.Job, w.Lease)
 		if l != nil {
 			return &Result{Kind: Conflict, Job: l.Job}, nil

@@ -165,7 +165,7 @@ func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.All()) > 0 
 func (n *Node) RenewLeases() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !Ended(l) {
-			l.Until = n.Until(n.leaseOf(l.Flags, l.Token, l.Lease))
+			l.Until = n.Until(n.leaseOf(l.Name(), l.Flags, l.Token, l.Lease))
 			n.Note(l)
 		}
 	}

@@ -604,7 +604,7 @@ func (n *Node) Apply(rec []byte) error {
 		n.countNonQuorum(old, -1)
 		n.store.RemoveLock(old)
 	}
-	left := n.leaseOf(r.Flags, r.Token, r.Lease)
+	left := n.leaseOf(r.Name, r.Flags, r.Token, r.Lease)
 	if left < 0 {
 		n.ApplyFloor(r.Token)
 		return nil
@@ -618,10 +618,10 @@ func (n *Node) Apply(rec []byte) error {
 	return nil
 }
 
-// leaseOf is the lease of a lock that begins anew, ms: all of it, but for a window what is left of it, unless it was
-// renewed since; negative: the window is over.
-func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
-	if flags&FlagOutlives == 0 || flags&FlagRenewed != 0 {
+// leaseOf is the lease of a lock that begins anew, ms: all of it, but for a window what is left of it; negative: the
+// window is over.
+func (n *Node) leaseOf(name []byte, flags uint8, token uint64, lease int64) int64 {
+	if flags&FlagOutlives == 0 || store.IsSlotsName(name) {
 		return lease
 	}
 	if lease = min(lease, BegunAt(token)+lease-n.host.Now()); lease <= 0 {

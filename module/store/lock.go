@@ -50,6 +50,29 @@ func SlotName(name []byte) (slot int, base []byte) {
 	return 0, name
 }
 
+// slotsMark stands in place of a key in the name of the lock whose slots are those of a queue.
+const slotsMark = 's'
+
+// AppendSlotsName appends the name of the lock whose slots are those of a queue (CONCURRENCY). It is no job's lock.
+func AppendSlotsName(dst, queue []byte) []byte {
+	if queue == nil {
+		queue = []byte{}
+	}
+	dst = AppendLockName(dst, LockWait, queue, nil)
+	dst[len(dst)-1] = slotsMark
+	return dst
+}
+
+// IsSlotsName says whether a lock is one of the slots of a queue.
+func IsSlotsName(name []byte) bool {
+	_, base := SlotName(name)
+	at := 2 + sha256.Size
+	if len(base) > 2 && base[1] == 'q' {
+		at = 3 + int(base[2])
+	}
+	return len(base) == at+1 && base[0] == byte(LockWait) && (base[1] == 'q' || base[1] == 'Q') && base[at] == slotsMark
+}
+
 // InPrefix says whether a lock is one of those whose names begin so, or a slot of such a lock.
 func InPrefix(name, prefix []byte) bool {
 	slot, base := SlotName(name)

@@ -55,7 +55,7 @@ func (s *Sim) inProgress(n *node, queue string, p inProgress) {
 // keepsSlot notes a WORKING that was said at a time.
 func (s *Sim) keepsSlot(n *node, id store.ID, said int64) {
 	sj := n.e.Job(&id)
-	if s.AtOnce == 0 || sj == nil || sj.Retry == 0 || sj.State != store.StateActive || sj.Place != store.InWorking {
+	if s.AtOnce == 0 || s.left[id] >= said || sj == nil || sj.Retry == 0 || sj.State != store.StateActive || sj.Place != store.InWorking {
 		return
 	}
 	queue := string(sj.Queue.NameBytes())
@@ -70,6 +70,13 @@ func (s *Sim) keepsSlot(n *node, id store.ID, said int64) {
 
 // leavesSlot notes that a client has done with a job, or gives it back.
 func (s *Sim) leavesSlot(id store.ID) {
+	if s.AtOnce == 0 {
+		return
+	}
+	if s.left == nil {
+		s.left = map[store.ID]int64{}
+	}
+	s.left[id] = s.now
 	for queue, list := range s.progress {
 		s.progress[queue] = slices.DeleteFunc(list, func(p inProgress) bool { return p.job == id })
 	}

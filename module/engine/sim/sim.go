@@ -182,6 +182,7 @@ type Sim struct {
 	Config
 	Report
 	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
+	left       map[store.ID]int64      // when clients had done with jobs, or gave them back, last
 	progress   map[string][]inProgress // of each queue, if there is AtOnce
 	deliveries map[string][]int64      // when jobs of each queue were delivered, if there is a Rate
 	now        int64

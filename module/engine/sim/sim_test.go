@@ -165,7 +165,7 @@ var histories = map[string]Config{
 	"rated lossy": {PerTenSeconds: 800, Nodes: 5, Jobs: 60, Seconds: 180, AckShare: 0.6, Once: 0.1, Replicate: 3, Rate: engine.Rate{Count: 5, Seconds: 3}, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Resets: 100, Partitions: 30, Pauses: 20, Promotions: 20, PauseQueue: 20, Skew: 500,
 	}},
-	"concurrency calm": {PerTenSeconds: 800, Nodes: 3, Jobs: 100, Seconds: 60, AckShare: 1, Once: 0.2, Replicate: 2, AtOnce: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"concurrency calm": {PerTenSeconds: 800, Nodes: 3, Jobs: 100, Seconds: 60, AckShare: 1, Once: 0.2, Loyal: true, Replicate: 2, AtOnce: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"concurrency": {PerTenSeconds: 800, Nodes: 3, Jobs: 100, Seconds: 180, AckShare: 0.8, Replicate: 2, AtOnce: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 20, Stops: 20, Rewrites: 30, Resets: 60, Pauses: 20, Partitions: 20, Skew: 2000,
 	}},
