@@ -10,7 +10,8 @@ import (
 // Limits of jobs in progress, and what must hold of them: at no true time are more jobs of a queue in progress than may be (a job that several clients
 // have is one job). A job is in progress from
 // its delivery until a client says that it is done, or gives it back, to whatever node, or until the term of the delivery is over by the client's
-// clock, which begins anew with each WORKING that was answered.
+// clock, which begins anew with each WORKING that was answered. A job that was once acknowledged or given back, at whatever node, isn't looked at any
+// more: the word of that may come to the node that delivers it again, late, and ends that delivery.
 
 // termMS is how long a delivery lasts at least, ms: holders let retry times differ a little at random, and clocks drift.
 func termMS(sj *store.Job) int64 {
@@ -26,7 +27,7 @@ type inProgress struct {
 
 // takesSlot notes a delivery.
 func (s *Sim) takesSlot(n *node, sj *store.Job) {
-	if s.AtOnce == 0 {
+	if s.AtOnce == 0 || s.left[sj.ID] > 0 {
 		return
 	}
 	until := s.now + termMS(sj)
@@ -55,7 +56,7 @@ func (s *Sim) inProgress(n *node, queue string, p inProgress) {
 // keepsSlot notes a WORKING that was said at a time.
 func (s *Sim) keepsSlot(n *node, id store.ID, said int64) {
 	sj := n.e.Job(&id)
-	if s.AtOnce == 0 || s.left[id] >= said || sj == nil || sj.Retry == 0 || sj.State != store.StateActive || sj.Place != store.InWorking {
+	if s.AtOnce == 0 || s.left[id] > 0 || sj == nil || sj.Retry == 0 || sj.State != store.StateActive || sj.Place != store.InWorking {
 		return
 	}
 	queue := string(sj.Queue.NameBytes())
