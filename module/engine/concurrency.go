@@ -68,6 +68,15 @@ func (n *Node) slotOf(j *store.Job) (s queueSlot, ok bool) {
 	return s, s.token != 0
 }
 
+// lastsAlone says whether nobody else may be given a job before a delivery by this node is over: it has a slot, or its key.
+func (n *Node) lastsAlone(j *store.Job) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	_, ok := n.slotOf(j)
+	return ok || runs(j)
+}
+
 // SlotOf is the slot of its queue that a job in progress has; ok is false if this node gave it none.
 func (n *Node) SlotOf(j *store.Job) (slot int, ok bool) {
 	s, ok := n.slotOf(j)
@@ -97,14 +106,18 @@ func (n *Node) freeSlot(j *store.Job) {
 	n.giveBackSlot(j.Queue.NameBytes(), &s)
 }
 
-// leaveSlot ends what this node knows of a job's slot. A client may have said WORKING to another node meanwhile: a lease that was extended goes on
-// to its end.
+// leaveSlot ends what this node knows of a job's slot. If the term of the delivery isn't over, its client may still work, though the job is in
+// another's hands by now: then the slot stays taken until its lease is over. If the term is over, the slot is free, unless the client has said
+// WORKING to another node: a lease that was extended goes on to its end.
 func (n *Node) leaveSlot(j *store.Job) {
 	s, ok := n.slotOf(j)
 	if !ok || n.passive || n.loading {
 		return
 	}
 	clear(j.Extra(store.TagSlots))
+	if n.inHands(j) {
+		return
+	}
 	name := n.queueSlotName(j.Queue.NameBytes(), s.slot)
 	if n.mesh.Alone() {
 		n.freeName(name, &s.ticket, s.token)

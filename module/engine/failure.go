@@ -253,6 +253,9 @@ func (n *Node) onResting(p *Peer, j *store.Job, span int64, flags uint8) {
 	if j.State == store.StateQueued {
 		n.dequeue(j)
 	}
+	if ahead > 0 {
+		n.freeSlot(j)
+	}
 	n.delegateRun(j) // a client that has the job here may not know
 	n.idling.held.Remove(j.ID)
 	n.endLease(j)

@@ -205,6 +205,7 @@ func (n *Node) Undeliver(d Delivery) {
 	n.Stats.Abandoned++
 	n.Stats.Delivered--
 	n.endOutlast(j)
+	n.freeSlot(j)
 	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
@@ -343,6 +344,7 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 		becomeCertain(j)
 	}
 	if j.State == store.StateActive && j.Retry > 0 && !held(j) {
+		n.freeSlot(j)
 		n.endRunElsewhere(j, j.Flags&store.FlagQueuedOnce != 0 && !j.Returning()) // requeue does the same for a NACK
 		if rests(j) {
 			setQueuedOnce(j) // it has been in a queue, and the others are to hear that it is again

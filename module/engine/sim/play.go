@@ -388,7 +388,7 @@ func (s *Sim) beat(j *job, n *node, every int64, times int) {
 func (s *Sim) nack(j *job, n *node) {
 	s.command(n, func(e *engine.Node) {
 		before, worked := j.delivered, j.worked
-		s.leavesSlot(j.id)
+		s.leavesSlot(j.id, false)
 		s.uniqueGiven(j)
 		f := s.failure()
 		if j.unique == nil && (f.Dead || s.Failing > 0 && s.r.IntN(3) == 0) {
@@ -485,7 +485,7 @@ func (s *Sim) ack(j *job, n *node) {
 	}
 	n.call(func() {
 		if !s.healed && s.chance(s.Fast) {
-			s.leavesSlot(j.id)
+			s.leavesSlot(j.id, true)
 			known := n.e.FastAck(&j.id)
 			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
 			j.done, j.fast = true, true
@@ -493,7 +493,7 @@ func (s *Sim) ack(j *job, n *node) {
 			return
 		}
 		s.uniqueGiven(j)
-		s.leavesSlot(j.id)
+		s.leavesSlot(j.id, true)
 		known := n.e.Ack(&j.id)
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
 		if known && !j.acked {

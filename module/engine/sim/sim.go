@@ -182,7 +182,7 @@ type Sim struct {
 	Config
 	Report
 	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
-	left       map[store.ID]int64      // when clients had done with jobs, or gave them back, last
+	acked      map[store.ID]bool       // some client has done with these jobs, if there is AtOnce
 	progress   map[string][]inProgress // of each queue, if there is AtOnce
 	deliveries map[string][]int64      // when jobs of each queue were delivered, if there is a Rate
 	now        int64
@@ -430,8 +430,11 @@ func (s *Sim) maxLease() int64 {
 		return s.Locks.MaxLease
 	case s.Uniques != nil:
 		return s.Uniques.MaxLease
+	// After promotions nodes wait for the longest lease that others may have given.
 	case s.Rate.Count > 0:
-		return 3 * s.Rate.Seconds * 1000 // after promotions nodes wait for the longest lease that others may have given
+		return 3 * s.Rate.Seconds * 1000
+	case s.AtOnce > 0:
+		return 3 * retrySecs * 1000
 	}
 	return 0
 }
