@@ -74,12 +74,13 @@ func TestLifeC4(t *testing.T) {
 	second := added(t, c, "q", "2", 5000, "REPLICATE", 1, "RETRY", 5)
 	w := m[0].Dial()
 	w.Send("GETJOB", "TIMEOUT", 60_000, "FROM", "q")
-	for i := range 8 {
-		time.Sleep(time.Second)
-		if v := m[i%2].Do("WORKING", first); v.Kind == '-' {
+	for i := range 8 { // longer than its retry time in all
+		at := m[i%2]
+		harness.Await(t, 10*time.Second, "a part of its retry time to be over", func() bool { return at.Do("SHOW", first).Field("next-requeue-within").Int() < 4000 })
+		require.True(t, w.Silent(time.Millisecond))
+		if v := at.Do("WORKING", first); v.Kind == '-' {
 			t.Skipf("the machine stood still for too long: %v", v)
 		}
-		require.True(t, w.Silent(time.Millisecond))
 	}
 	require.EqualValues(t, 1, m[1].Do("ACKJOB", first).Int())
 	require.Equal(t, second, w.Receive().Elems[0].Elems[1].Str)
