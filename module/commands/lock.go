@@ -21,6 +21,10 @@ const (
 	errWait        engine.Refusal = "ERR WAIT is not an integer or out of range"
 	errWaitNeg     engine.Refusal = "ERR WAIT is negative"
 	errLockType    engine.Refusal = "ERR TYPE is bare, waiting or running"
+	errLimit       engine.Refusal = "ERR LIMIT must be between 1 and 256"
+	errSlot        engine.Refusal = "ERR SLOT must be between 0 and 255"
+	errAnySlot     engine.Refusal = "ERR SLOT must be between 0 and 65535"
+	errSlotOfOne   engine.Refusal = "ERR SLOT goes with one name, not with PREFIX or ALL, which clear all slots"
 	errLockQueue   engine.Refusal = "ERR QUEUE goes with TYPE waiting or running"
 	errLongMatch   engine.Refusal = "ERR the pattern must have 4096 bytes at most"
 	errLockCursor  engine.Refusal = "ERR invalid cursor"
@@ -30,7 +34,7 @@ const (
 )
 
 const (
-	maxLockKey   = store.MaxLockName - 1
+	maxLockKey   = 4096             // bytes
 	mostLease    = 366 * 86_400_000 // ms
 	scanCount    = 100
 	hashedPrefix = "sha256:"
@@ -46,6 +50,7 @@ func (m *module) lockCommands() []rm.Command {
 	name := rm.Arg{Name: "name", Kind: rm.ArgString}
 	owner := rm.Arg{Name: "owner", Kind: rm.ArgString}
 	token := rm.Arg{Name: "token", Kind: rm.ArgInteger}
+	slot := number("SLOT", "slot")
 	ttl := rm.Arg{Name: "ttl-ms", Kind: rm.ArgInteger}
 	kind := rm.Arg{Name: "type", Kind: rm.ArgOneOf, Token: "TYPE", Optional: true, Sub: []rm.Arg{
 		{Name: "bare", Kind: rm.ArgToken, Token: "bare"}, {Name: "waiting", Kind: rm.ArgToken, Token: "waiting"}, {Name: "running", Kind: rm.ArgToken, Token: "running"}}}
@@ -53,24 +58,24 @@ func (m *module) lockCommands() []rm.Command {
 	list := []rm.Command{
 		{Name: "lock.acquire", Run: m.lockAcquire, Flags: "write deny-oom blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Takes a lock for a time, and answers its fencing token.", Complexity: "O(1), and one round trip to the other nodes", Arity: -4,
-			Args: []rm.Arg{name, owner, ttl, number("WAIT", "milliseconds")}}},
+			Args: []rm.Arg{name, owner, ttl, number("WAIT", "milliseconds"), number("LIMIT", "holders")}}},
 		{Name: "lock.extend", Run: m.lockExtend, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
-			Summary: "Begins the time of a lock that one holds anew.", Complexity: "O(1), and one round trip to the other nodes", Arity: 5,
-			Args: []rm.Arg{name, owner, token, ttl}}},
+			Summary: "Begins the time of a lock that one holds anew.", Complexity: "O(1), and one round trip to the other nodes", Arity: -5,
+			Args: []rm.Arg{name, owner, token, ttl, slot}}},
 		{Name: "lock.release", Run: m.lockRelease, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
-			Summary: "Gives a lock that one holds back.", Complexity: "O(1), and one round trip to the other nodes", Arity: 4,
-			Args: []rm.Arg{name, owner, token}}},
+			Summary: "Gives a lock that one holds back.", Complexity: "O(1), and one round trip to the other nodes", Arity: -4,
+			Args: []rm.Arg{name, owner, token, slot}}},
 		{Name: "lock.show", Run: m.lockShow, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Describes a lock that is held, as far as this node knows.", Complexity: "O(1)", Arity: -2,
-			Args: []rm.Arg{name, kind, queue}}},
+			Args: []rm.Arg{name, kind, queue, slot}}},
 		{Name: "lock.scan", Run: m.lockScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Walks through the locks that this node knows.", Complexity: "O(1) for each call, O(N) for all N locks", Arity: -2, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger}, {Name: "pattern", Kind: rm.ArgString, Token: "MATCH", Optional: true},
-				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX", Optional: true}, number("COUNT", "count"), kind, queue}}},
+				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX", Optional: true}, number("COUNT", "count"), kind, queue, slot}}},
 		{Name: "lock.clear", Run: m.lockClear, Flags: "write", Categories: "write slow dangerous", Info: rm.Info{
 			Summary: "Frees locks, whoever holds them.", Complexity: "O(1) for one, O(N) with N locks for a prefix or all", Arity: -2,
 			Args: []rm.Arg{{Name: "which", Kind: rm.ArgOneOf, Sub: []rm.Arg{name, {Name: "exact", Kind: rm.ArgString, Token: "NAME"},
-				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX"}, {Name: "all", Kind: rm.ArgToken, Token: "ALL"}}}, kind, queue}}},
+				{Name: "prefix", Kind: rm.ArgString, Token: "PREFIX"}, {Name: "all", Kind: rm.ArgToken, Token: "ALL"}}}, kind, queue, slot}}},
 		{Name: "setlock", Run: m.setLock, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged lock.", Complexity: "O(1)", Arity: 2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}}}},
 		{Name: "dellock", Run: m.deleteLock, Flags: "write", Categories: "admin", Info: rm.Info{
@@ -89,13 +94,14 @@ type lockCall struct {
 	name, owner      []byte
 	token            uint64
 	lease, wait      int64 // ms
+	slots, slot      int   // LIMIT and SLOT
+	limited          bool  // LIMIT was said
 	hasToken, hasTTL bool
 }
 
-// parseLock reads name and owner, then token and time if this command has them, and WAIT
-// after the time.
+// parseLock reads name and owner, then token and time if this command has them, and its options.
 func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
-	call.name, call.owner = c.Arg(1), c.Arg(2)
+	call.name, call.owner, call.slots = c.Arg(1), c.Arg(2), 1
 	at := 3
 	switch {
 	case len(call.name) == 0 || len(call.name) > maxLockKey:
@@ -111,26 +117,42 @@ func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
 		call.token = lock.BareToken(v)
 		at++
 	}
-	if !call.hasTTL {
-		return call, nil
+	if call.hasTTL {
+		var ok bool
+		if call.lease, ok = between(c.Arg(at), 1, maxLease); !ok {
+			return call, engine.Refusal(fmt.Sprintf("ERR ttl-ms must be a number from 1 to %d (jobmesh.lock-max-lease)", maxLease))
+		}
+		at++
 	}
-	var ok bool
-	if call.lease, ok = between(c.Arg(at), 1, maxLease); !ok {
-		return call, engine.Refusal(fmt.Sprintf("ERR ttl-ms must be a number from 1 to %d (jobmesh.lock-max-lease)", maxLease))
-	}
-	switch at++; {
-	case at == c.NArgs():
-	case call.hasToken || at+2 != c.NArgs() || !is(c.Arg(at), "WAIT"):
-		return call, errSyntax
-	default:
+	waits, slotted := false, false
+	for ; at+1 < c.NArgs(); at += 2 {
+		opt := c.Arg(at)
 		v, ok := integer(c.Arg(at + 1))
 		switch {
-		case !ok:
-			return call, errWait
-		case v < 0:
-			return call, errWaitNeg
+		case is(opt, "WAIT") && !call.hasToken && !waits:
+			switch {
+			case !ok:
+				return call, errWait
+			case v < 0:
+				return call, errWaitNeg
+			}
+			call.wait, waits = min(v, maxTimeout), true
+		case is(opt, "LIMIT") && !call.hasToken && !call.limited:
+			if !ok || v < 1 || v > lock.MaxLimit {
+				return call, errLimit
+			}
+			call.slots, call.limited = int(v), true
+		case is(opt, "SLOT") && call.hasToken && !slotted:
+			if !ok || v < 0 || v >= lock.MaxLimit {
+				return call, errSlot
+			}
+			call.slot, slotted = int(v), true
+		default:
+			return call, errSyntax
 		}
-		call.wait = min(v, maxTimeout)
+	}
+	if at < c.NArgs() {
+		return call, errSyntax
 	}
 	return call, nil
 }
@@ -140,15 +162,17 @@ type lockClient struct {
 	m           *module
 	client      *rm.Client
 	take        bool
-	name, owner []byte // of the lock, which is freed if the client doesn't hear that it has it
+	name, owner []byte // of the lock, or the slot, which is freed if the client doesn't hear that it has it
 	gone        bool
 	answer      func(*rm.Ctx, *lock.Result)
 }
 
 func (m *module) lockAcquire(c *rm.Ctx) {
 	m.lockCommand(c, lockCall{hasTTL: true}, func(call *lockCall, w *lockClient) (lock.Result, *lock.Acquisition) {
-		w.take = true
-		return m.node.Locks().Acquire(w.name, w.owner, call.lease, call.wait, w)
+		if w.take = true; call.limited {
+			w.answer = answerSlot
+		}
+		return m.node.Locks().AcquireSlot(w.name, w.owner, call.lease, call.wait, call.slots, w)
 	}, answerAcquire)
 }
 
@@ -175,6 +199,17 @@ func answerAcquire(c *rm.Ctx, o *lock.Result) {
 	}
 }
 
+// answerSlot is answerAcquire for a client that said LIMIT.
+func answerSlot(c *rm.Ctx, o *lock.Result) {
+	if o.Kind != lock.Granted {
+		answerAcquire(c, o)
+		return
+	}
+	c.Array(2)
+	c.Int(lock.ShownToken(o.Token))
+	c.Int(int64(o.Slot))
+}
+
 func answerOK(c *rm.Ctx, o *lock.Result) {
 	if err := o.Err(); err != nil {
 		fail(c, err)
@@ -192,6 +227,12 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 		fail(c, err)
 		return
 	}
+	if call.slots > 1 {
+		if err := lacking(m.node.LacksSlots()); err != nil {
+			fail(c, err)
+			return
+		}
+	}
 	if !c.CanBlock() {
 		if !m.node.Mesh().Alone() {
 			fail(c, errLockBlock)
@@ -199,10 +240,10 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 		}
 		call.wait = 0
 	}
-	w := &lockClient{m: m, name: store.AppendBareName(nil, call.name), owner: append([]byte(nil), call.owner...), answer: answer}
+	w := &lockClient{m: m, name: store.AppendSlotName(nil, call.slot, store.AppendBareName(nil, call.name)), owner: append([]byte(nil), call.owner...), answer: answer}
 	o, claim := begin(&call, w)
 	if claim == nil {
-		answer(c, &o)
+		w.answer(c, &o)
 		m.carryOut(c)
 		return
 	}
@@ -210,7 +251,7 @@ func (m *module) lockCommand(c *rm.Ctx, call lockCall, begin func(*lockCall, *lo
 		w.gone = true
 		if !gone { // CLIENT UNBLOCK
 			late := claim.Late()
-			answer(c, &late)
+			w.answer(c, &late)
 		}
 		m.later(0, func(*rm.Ctx) { m.node.Locks().Abandon(claim) })
 	})
@@ -237,7 +278,7 @@ func (w *lockClient) unheard(o *lock.Result) {
 	if !w.take || o.Kind != lock.Granted {
 		return
 	}
-	m.later(0, func(*rm.Ctx) { m.node.Locks().Unhear(w.name, w.owner, o) })
+	m.later(0, func(*rm.Ctx) { m.node.Locks().Unhear(store.AppendSlotName(nil, o.Slot, w.name), w.owner, o) })
 }
 
 var spaceNames = map[store.Space]string{store.LockBare: "bare", store.LockWait: "waiting", store.LockRun: "running"}

@@ -17,7 +17,12 @@ type lockFilter struct {
 	space   store.Space
 	queue   []byte
 	inQueue bool
+	slot    int
+	inSlot  bool // slot was said
 }
+
+// slotName is the name of the slot of a lock that the filter selects: slot 0 if none was said.
+func (f *lockFilter) slotName(name []byte) []byte { return store.AppendSlotName(nil, f.slot, name) }
 
 // option reads an option of the filter at argument i. used is how many arguments it has, 0
 // if it is another option.
@@ -39,6 +44,13 @@ func (f *lockFilter) option(c args, i int) (used int, err error) {
 	case is(opt, "QUEUE") && i+1 < c.NArgs():
 		f.queue, f.inQueue = c.Arg(i+1), true
 		return 2, nil
+	case is(opt, "SLOT") && i+1 < c.NArgs():
+		v, ok := between(c.Arg(i+1), 0, store.MaxSlots-1)
+		if !ok {
+			return 0, errAnySlot
+		}
+		f.slot, f.inSlot = int(v), true
+		return 2, nil
 	}
 	return 0, nil
 }
@@ -54,12 +66,12 @@ func (f *lockFilter) check() error {
 // hash, and may be given as that.
 func (f *lockFilter) names(key []byte) [][]byte {
 	if f.space == store.LockBare {
-		return [][]byte{store.AppendBareName(nil, key)}
+		return [][]byte{f.slotName(store.AppendBareName(nil, key))}
 	}
-	list := [][]byte{store.AppendLockName(nil, f.space, f.scope(), key)}
+	list := [][]byte{f.slotName(store.AppendLockName(nil, f.space, f.scope(), key))}
 	if text, ok := strings.CutPrefix(string(key), hashedPrefix); ok {
 		if sum, err := hex.DecodeString(text); err == nil && len(sum) == 32 {
-			list = append(list, append(append(f.prefix(), 'K'), sum...))
+			list = append(list, f.slotName(append(append(f.prefix(), 'K'), sum...)))
 		}
 	}
 	return list
@@ -122,6 +134,10 @@ func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
 	if scope != nil {
 		fields++
 	}
+	slot, _ := store.SlotName(l.Name())
+	if slot > 0 {
+		fields++
+	}
 	c.Map(fields)
 	c.Text("name")
 	c.Text(string(key))
@@ -150,6 +166,10 @@ func (m *module) putLock(c *rm.Ctx, l *store.Lock) {
 	} {
 		c.Text(f.name)
 		c.Int(f.value)
+	}
+	if slot > 0 {
+		c.Text("slot")
+		c.Int(int64(slot))
 	}
 }
 
@@ -214,7 +234,8 @@ func parseLockScan(c args) (s lockScan, err error) {
 
 func (s *lockScan) wants(l *store.Lock) bool {
 	space, scope, key := lockTitle(l)
-	return space == s.space && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
+	slot, _ := store.SlotName(l.Name())
+	return space == s.space && (!s.inSlot || slot == s.slot) && (!s.inQueue || scope != nil && string(scope) == string(s.queue)) &&
 		(!s.isPre || strings.HasPrefix(string(key), string(s.prefix))) && (s.match == nil || s.match.match(key))
 }
 
@@ -285,7 +306,13 @@ func (m *module) lockClear(c *rm.Ctx) {
 	}
 	var cleared int64
 	for _, name := range names {
-		n, pending, err := m.node.Locks().Clear(name, prefix, c.CanBlock())
+		var n int64
+		var pending *lock.Clearing
+		if prefix || f.inSlot {
+			n, pending, err = m.node.Locks().Clear(name, prefix, c.CanBlock())
+		} else {
+			n, err = m.node.Locks().ClearSlots(name)
+		}
 		if err != nil {
 			fail(c, err)
 			return
@@ -367,6 +394,9 @@ func parseClear(c args) (names [][]byte, prefix bool, f lockFilter, err error) {
 	}
 	if len(key) > maxLockKey {
 		return nil, false, f, errLockName
+	}
+	if f.inSlot && (all || prefix) {
+		return nil, false, f, errSlotOfOne
 	}
 	switch {
 	case all && f.space == store.LockBare:

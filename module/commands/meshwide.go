@@ -187,7 +187,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Text(limitNames[m.node.LimitOf(name)])
 }
 
-var limitNames = [...]string{engine.NotLimited: "no", engine.LimitedRate: "rate", engine.LimitedQuorum: "quorum"}
+var limitNames = [...]string{engine.NotLimited: "no", engine.LimitedRate: "rate", engine.LimitedSlots: "slots", engine.LimitedQuorum: "quorum"}
 
 // count is a field of an answer.
 type count struct {

@@ -25,9 +25,10 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL and ONEXPIRE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL and ONEXPIRE are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errRate         engine.Refusal = "ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"
+	errConcurrency  engine.Refusal = "ERR CONCURRENCY must be between 1 and 65535"
 	errExclude      engine.Refusal = "ERR EXCLUDE must be yes or no"
 	errManyConfigs  engine.Refusal = "ERR there are 10000 settings already: use patterns"
 	errManyPatterns engine.Refusal = "ERR there are 1000 patterns already, of which one with more than ten *, or with a ? somewhere between two of them, counts as ten: use wider ones, or delete some"
@@ -52,6 +53,9 @@ const (
 	setRate
 	setExclude
 	policyBits = iota + 8
+
+	setConcurrency settingBits = 1 << 31
+	setLimits                  = setRate | setConcurrency
 )
 
 // parseSettings reads options from argument i on. They overwrite what s has already.
@@ -97,8 +101,10 @@ func parseSettings(c args, i int, s *settings) error {
 			if !ok || !ok2 {
 				return errRate
 			}
-			s.rate, s.set = engine.Rate{Count: count, Seconds: seconds}, s.set|setRate
+			s.limits.Rate, s.set = engine.Rate{Count: count, Seconds: seconds}, s.set|setRate
 			i++
+		case is(opt, "CONCURRENCY"):
+			err = num(setConcurrency, &s.limits.AtOnce, 1, engine.MaxConcurrency, errConcurrency)
 		case is(opt, "EXCLUDE"):
 			if s.exclude = same(value, "yes"); !s.exclude && !same(value, "no") {
 				return errExclude
@@ -203,7 +209,8 @@ var options = []option{
 	{setDelay, "delay", func(s *settings) []string { return decimal(s.add.Delay) }},
 	{setMaxLen, "maxlen", func(s *settings) []string { return decimal(s.add.MaxLen) }},
 	{setPriority, "priority", func(s *settings) []string { return decimal(int64(s.add.Priority)) }},
-	{setRate, "rate", func(s *settings) []string { return append(decimal(s.rate.Count), decimal(s.rate.Seconds)...) }},
+	{setRate, "rate", func(s *settings) []string { return append(decimal(s.limits.Count), decimal(s.limits.Seconds)...) }},
+	{setConcurrency, "concurrency", func(s *settings) []string { return decimal(s.limits.AtOnce) }},
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 	{policyBit(engine.SetBackoff), "backoff", func(s *settings) []string {
 		p := &s.policy
@@ -256,7 +263,10 @@ func (m *module) configSet(c *rm.Ctx) {
 	}
 	err := parseSettings(c, 3, s)
 	if err == nil && s.set&setRate != 0 && !c.FromPeer() {
-		err = m.allObey()
+		err = lacking(m.node.LacksRates())
+	}
+	if err == nil && s.set&setConcurrency != 0 && !c.FromPeer() {
+		err = lacking(m.node.LacksSlots())
 	}
 	value := s.value()
 	if err == nil && len(value) > entries.MaxValue {
@@ -273,9 +283,9 @@ func (m *module) configSet(c *rm.Ctx) {
 	c.Simple("OK")
 }
 
-// allObey refuses a setting that a node of the mesh doesn't know, where it would mean nothing if one node didn't obey it.
-func (m *module) allObey() error {
-	if id := m.node.LacksRates(); id != "" {
+// lacking refuses what would mean nothing if one node of the mesh didn't obey it: the node of this ID doesn't know it. "": all nodes do.
+func lacking(id string) error {
+	if id != "" {
 		return engine.Refusal("ERR node " + id + " has a version without this: upgrade it, or JOBMESH CLUSTER FORGET it")
 	}
 	return nil

@@ -27,7 +27,7 @@ type settings struct {
 	exclude bool
 	add     engine.Add
 	policy  engine.Policy
-	rate    engine.Rate
+	limits  engine.Limits
 	unknown []oneSetting // that a newer release has made: they are kept, and told to others
 }
 
@@ -51,7 +51,7 @@ type queueSettings struct {
 	policies engine.Policies
 	policed  int // how many say what becomes of jobs that fail
 	counting int // how many of those say MAXDELIVERIES
-	rated    int // how many say a rate
+	rated    int // how many say RATE or CONCURRENCY
 	kind     *rm.DataType
 	save     func(text []byte) // puts the text where C saves it from
 	loading  bool              // a data set is being loaded; the text is saved when that has ended
@@ -184,7 +184,7 @@ func (q *queueSettings) police(s *settings, by int) {
 	if s.policy.Set&engine.SetMaxDeliveries != 0 {
 		q.counting += by
 	}
-	if s.set&setRate != 0 {
+	if s.set&setLimits != 0 {
 		q.rated += by
 	}
 	q.policies.Any, q.policies.Counting, q.policies.Rated = q.policed > 0, q.counting > 0, q.rated > 0
@@ -198,15 +198,15 @@ func (q *queueSettings) newGeneration() {
 	}
 }
 
-// rateOf returns the rate that the settings of a queue say.
-func (q *queueSettings) rateOf(queue []byte) engine.Rate {
+// limitsOf returns the limits that the settings of a queue say.
+func (q *queueSettings) limitsOf(queue []byte) engine.Limits {
 	s := q.of(queue)
-	if s == nil || s.set&setRate == 0 {
-		return engine.Rate{}
+	if s == nil || s.set&setLimits == 0 {
+		return engine.Limits{}
 	}
-	rate := s.rate
-	rate.Any = s.add.Unique.Any
-	return rate
+	limits := s.limits
+	limits.Any = s.add.Unique.Any
+	return limits
 }
 
 // policyOf returns what the settings of a queue say of jobs that fail; nil: nothing.
@@ -508,7 +508,7 @@ func (q *queueSettings) reset() {
 
 // before makes the data type for what is saved beside the keys. No key has this type.
 func (q *queueSettings) before() {
-	q.policies.Of, q.policies.RateOf, q.policies.Generation = q.policyOf, q.rateOf, 1
+	q.policies.Of, q.policies.LimitsOf, q.policies.Generation = q.policyOf, q.limitsOf, 1
 	q.kind.Methods = rm.Methods(record.NoteMethods())
 	q.save = record.SetNote
 }

@@ -666,6 +666,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_moved", st.Moved)
 	w.Int("jobs_revived", st.Revived)
 	w.Int("rate_waited", st.RateWaited)
+	w.Int("slots_waited", st.SlotsWaited)
 	w.Int("queues_limited", int64(m.node.LimitedQueues()))
 	w.Int("jobs_dead", st.Dead)
 	for why, count := range st.DeadFor {

@@ -104,6 +104,8 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	add(counted, "deliveries", number(deliveries))
 
 	add(j.Priority() != 0, "priority", number(int64(j.Priority())))
+	slot, slotted := m.node.SlotOf(j)
+	add(slotted, "slot", number(int64(slot)))
 	if u := j.Unique(); u != nil {
 		add(true, "unique", text(strategyNames[u.Strategy()]))
 		add(true, "key", func(c *rm.Ctx) { c.Bulk(j.UniqueKey(u)) })

@@ -41,6 +41,7 @@ func (n *Node) leaveLocks(j *store.Job) {
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
 // the job at another node.
 func (n *Node) endFresh(j *store.Job) {
+	n.leaveSlot(j)
 	u := j.Unique()
 	if u == nil || n.mesh.Alone() || u.Strategy() == store.UniqueWindow {
 		return
@@ -104,6 +105,7 @@ func (n *Node) delegateRun(j *store.Job) {
 // have said WORKING to another node, whose message may be lost or late. So a lock that was extended is left
 // to its lease, here and at the other nodes.
 func (n *Node) expireRun(j *store.Job) {
+	n.leaveSlot(j)
 	if !runs(j) || n.mesh.Alone() || !j.Unique().Has(store.UniqueHasRun) {
 		return
 	}
@@ -216,7 +218,7 @@ func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
 // others while they take them back.
 func (o *owners) EndPastRun(name []byte, id store.ID, m *wire.Message) {
 	n, k := o.node(), &m.Lock
-	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.Space(name[0]) != store.LockRun {
+	if m.Count != wire.LockHeld && m.Count != wire.TokenStale || store.ID(k.Job) != id || store.SpaceOf(name) != store.LockRun {
 		return
 	}
 	past, yes := n.uniqueMesh.back.Get(id)

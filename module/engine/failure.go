@@ -56,6 +56,9 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 	if j == nil {
 		return false
 	}
+	if j.Retry == 0 && j.State == store.StateActive {
+		n.freeSlot(j)
+	}
 	if j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
 		// The job stays out of its queue, but nobody works on it any more.
 		u := j.Unique()
@@ -212,6 +215,7 @@ func (n *Node) restAgain(j *store.Job, span int64) {
 
 // countNack counts a NACK of a job, and ends what its delivery had begun.
 func (n *Node) countNack(j *store.Job) {
+	n.freeSlot(j)
 	n.endRunElsewhere(j, true)
 	n.endOutlast(j)
 	clearAnnounced(j) // the announcement isn't why the job is queued, see onQueued
@@ -250,6 +254,9 @@ func (n *Node) onResting(p *Peer, j *store.Job, m *wire.Message) {
 	n.endOutlast(j)
 	if j.State == store.StateQueued {
 		n.dequeue(j)
+	}
+	if ahead > 0 {
+		n.freeSlot(j)
 	}
 	n.delegateRun(j) // a client that has the job here may not know
 	n.idling.held.Remove(j.ID)

@@ -105,5 +105,5 @@ func (n *Node) hasAgain(f *farewell) bool {
 		return false
 	}
 	u := j.Unique()
-	return u != nil && u.Has(hasFlag(store.Space(f.name[0])))
+	return u != nil && u.Has(hasFlag(store.SpaceOf(f.name)))
 }

@@ -84,7 +84,7 @@ func (o *owners) node() *Node { return (*Node)(o) }
 
 // Has says whether a job has a lock of this name, by this token.
 func (o *owners) Has(id store.ID, name []byte, token uint64) bool {
-	n, space := o.node(), store.Space(name[0])
+	n, space := o.node(), store.SpaceOf(name)
 	j := n.store.Lookup(&id)
 	if j == nil || !n.named(j, space, name) {
 		return false
@@ -157,7 +157,7 @@ func (o *owners) Over(name []byte, id store.ID) bool {
 	if u == nil { // a dead letter. Only the node where it waits can know that nobody has revived it
 		return j.State == store.StateQueued || j.Extra(store.TagAsleep) == nil
 	}
-	if store.Space(name[0]) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
+	if store.SpaceOf(name) != store.LockWait || j.Retry > 0 || j.Uncertain() || isOffered(j) || u.Has(store.UniqueHasWait) || n.putOff(j) || !n.named(j, store.LockWait, name) {
 		return false
 	}
 	// The job was delivered. If the delivery is taken back, the job acquires the lock anew first.
@@ -206,10 +206,12 @@ func (o *owners) RunLease(id store.ID) int64 {
 
 // Freed lets the jobs go on that wait for a lock, which is free now.
 func (o *owners) Freed(name []byte) {
-	if store.Space(name[0]) == store.LockRun {
+	if store.SpaceOf(name) == store.LockRun {
 		o.store.WakeKeyQueues(name)
 		o.node().unbar(name)
+		return
 	}
+	o.node().slotFreed(name)
 }
 
 // BeforeAsking frees locks of jobs that were forgotten all at once, and tells the other nodes.

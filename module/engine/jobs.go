@@ -15,6 +15,7 @@ func (n *Node) push(j *store.Job) {
 	q := j.Queue
 	n.clearWorker(j)
 	n.endLease(j)
+	n.leaveSlot(j)
 	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
 	n.wakeAt(j, n.retryAt(j))
@@ -76,6 +77,7 @@ func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.
 func (n *Node) deliver(j *store.Job, lease int64) *store.Job {
 	q := j.Queue
 	n.spend(q)
+	j = n.useSlot(q, j)
 	if lease > 0 {
 		j = n.lease(j, lease)
 	}
@@ -203,6 +205,7 @@ func (n *Node) Undeliver(d Delivery) {
 	n.Stats.Abandoned++
 	n.Stats.Delivered--
 	n.endOutlast(j)
+	n.freeSlot(j)
 	clearDelivered(j)
 	j.Queue.JobsOut--
 	j.Queue.JobsIn--
@@ -343,6 +346,7 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 		becomeCertain(j)
 	}
 	if j.State == store.StateActive && j.Retry > 0 && !held(j) {
+		n.freeSlot(j)
 		n.endRunElsewhere(j, j.Flags&store.FlagQueuedOnce != 0 && !j.Returning()) // requeue does the same for a NACK
 		if rests(j) {
 			setQueuedOnce(j) // it has been in a queue, and the others are to hear that it is again
@@ -381,7 +385,37 @@ func (n *Node) dequeue(j *store.Job) {
 // postponed all the same; after any other error it isn't. The job's progress is kept when there is
 // no error.
 func (n *Node) Working(id *store.ID, w Work) (retry int64, pending bool, err error) {
-	retry, pending, err = n.work(id, w)
+	if j := n.store.Lookup(id); j != nil && (j.Parts > 0 || !n.unrated(j.Queue)) && j.State == store.StateActive && j.Retry > 0 && !held(j) && !n.nobodyHas(j) && !rests(j) {
+		// First the slot of its queue, then the lock of its key. A client that can't wait isn't told of either.
+		waits, later, term := w.Client != nil, false, TermOf(j)
+		pending = n.extendSlot(j, func(end error) {
+			if !later || !waits {
+				err = end
+				return
+			}
+			more := false
+			if end == nil {
+				if _, more, end = n.work(id, w); end == nil && !more {
+					n.noteProgress(id, w.Progress)
+				}
+			} else if _, only := end.(notExtended); only {
+				_, _, _ = n.work(id, Work{})
+			}
+			if !more {
+				n.effects = append(n.effects, Effect{Kind: Worked, Client: w.Client, Err: end})
+			}
+		})
+		if later = true; pending && waits {
+			return term, true, nil
+		}
+		if _, only := err.(notExtended); err != nil && !only {
+			return 0, false, err
+		}
+	}
+	missed := err
+	if retry, pending, err = n.work(id, w); err == nil {
+		err = missed
+	}
 	if err == nil && !pending {
 		n.noteProgress(id, w.Progress)
 	}

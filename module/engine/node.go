@@ -94,6 +94,8 @@ type Stats struct {
 
 	// RateWaited counts how often a queue's jobs had to wait for its rate.
 	RateWaited int64
+	// SlotsWaited counts how often a queue's jobs had to wait until fewer were in progress.
+	SlotsWaited int64
 
 	// Sent and Received count messages of the mesh. Exported and Imported count jobs that were
 	// handed over to other nodes, and by other nodes.

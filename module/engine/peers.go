@@ -48,6 +48,7 @@ type Features struct {
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
 	Returns  bool // how often a job has come back, in full: wire.Returns
+	Slots    bool // locks with slots, and limits of jobs in progress
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

@@ -53,9 +53,9 @@ type Policies struct {
 	Any      bool                       // whether they say anything for any queue
 	Counting bool                       // whether any says MAXDELIVERIES
 
-	RateOf     func(queue []byte) Rate // the zero Rate: the settings say none for this queue
-	Rated      bool                    // whether any says a rate
-	Generation uint32                  // another one after each change, never 0
+	LimitsOf   func(queue []byte) Limits // the zero Limits: the settings say none for this queue
+	Rated      bool                      // whether any says a limit
+	Generation uint32                    // another one after each change, never 0
 }
 
 // override puts what p says over q.

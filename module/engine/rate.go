@@ -27,6 +27,12 @@ type Rate struct {
 	Any     bool  // each side of a partition may deliver so many (QUORUM any)
 }
 
+// Limits are what is said of the jobs of a queue: how often they are delivered, and how many are in progress.
+type Limits struct {
+	Rate
+	AtOnce int64 // how many are in progress at most, 1 to MaxConcurrency (concurrency.go); 0: there is no limit
+}
+
 // Limits of a rate.
 const (
 	MaxRate        = 1_000_000
@@ -40,6 +46,7 @@ type Limited uint8
 const (
 	NotLimited    Limited = iota
 	LimitedRate           // all that the rate allows has been delivered
+	LimitedSlots          // as many as may be are in progress
 	LimitedQuorum         // the votes of more than half of the nodes can't be had
 )
 
@@ -54,7 +61,7 @@ const (
 	rateKeyStart = "\x00rate" // of the keys of blocks, in the scope of their queue
 )
 
-// rates are the queues with a rate of which somebody wants jobs.
+// rates are the queues with limits of which somebody wants jobs.
 type rates struct {
 	queues     map[string]*rate
 	due        table.Schedule[*rate] // those that are limited
@@ -63,10 +70,10 @@ type rates struct {
 	sweep      int64                 // monotonic: when idle ones are looked for next
 }
 
-// rate is what this node knows of a queue's rate, and what it may deliver. Times are monotonic ms.
+// rate is what this node knows of a queue's limits, and what it may deliver. Times are monotonic ms.
 type rate struct {
 	queue      string
-	set        Rate
+	set        Limits
 	generation uint32 // of the settings that say set
 	left       int64  // how many jobs this node may deliver until a time
 	until      int64
@@ -80,6 +87,14 @@ type rate struct {
 	asked      int64   // when a job was wanted last
 	look       int64   // when the queue is served again
 	place      int     // in rates.due, -1 outside
+
+	// Of the slots of a queue with a limit of jobs in progress:
+	spare         []queueSlot // this node has them, and no job does yet
+	claims        int         // that are being claimed
+	slotsAnswered int         // claims that are decided, and for which the queue is still to be served
+	slotsAgain    int64       // none is claimed before
+	slotTries     int         // claims in a row that found no majority
+	firstSlot     int         // where the next claim begins
 }
 
 func (r *rate) Sooner(than *rate) bool { return r.look < than.look }
@@ -112,7 +127,7 @@ func (n *Node) mayDeliver(q *store.Queue) bool {
 		return true
 	}
 	r := n.rateOf(q)
-	if r == nil {
+	if r == nil || r.set.Count == 0 {
 		return true
 	}
 	now := n.monotonic()
@@ -122,13 +137,13 @@ func (n *Node) mayDeliver(q *store.Queue) bool {
 	return n.claimBlock(q, r, now)
 }
 
-// allowed is mayDeliver, but asks nobody.
-func (n *Node) allowed(q *store.Queue) bool {
+// allowed says whether a job of a queue may be delivered now, as far as the queue's limits go. It asks nobody.
+func (n *Node) allowed(q *store.Queue, j *store.Job) bool {
 	if n.unrated(q) {
 		return true
 	}
 	r := n.rateOf(q)
-	return r == nil || r.may(n.monotonic())
+	return r == nil || (r.set.Count == 0 || r.may(n.monotonic())) && (r.set.AtOnce == 0 || n.hasSpare(r, j))
 }
 
 // rateOf finds what is known of a queue's rate; nil: it has none.
@@ -138,7 +153,7 @@ func (n *Node) rateOf(q *store.Queue) *rate {
 	if r != nil && r.generation == n.policies.Generation {
 		return r
 	}
-	set := n.policies.RateOf(name)
+	set := n.policies.LimitsOf(name)
 	if r != nil && r.set == set {
 		r.generation = n.policies.Generation
 		return r
@@ -146,12 +161,17 @@ func (n *Node) rateOf(q *store.Queue) *rate {
 	if r != nil {
 		n.forgetRate(r) // the blocks of another rate have other names
 	}
-	if set.Count == 0 {
+	if set.Count == 0 && set.AtOnce == 0 {
 		q.Unrated = n.policies.Generation
 		return nil
 	}
 	r = &rate{queue: string(name), set: set, generation: n.policies.Generation, used: true, why: LimitedRate, place: -1}
-	r.span = r.least()
+	if r.span = r.least(); set.Count == 0 {
+		r.why = LimitedSlots
+	}
+	if set.AtOnce > 0 && !n.mesh.Alone() {
+		r.firstSlot = int(n.below(set.AtOnce))
+	}
 	if n.rates.queues == nil {
 		n.rates.queues = map[string]*rate{}
 	}
@@ -165,7 +185,11 @@ func (n *Node) forgetRate(r *rate) {
 		heap.Remove(&n.rates.due, r.place)
 	}
 	delete(n.rates.queues, r.queue)
+	n.dropSpares(r)
 	if r.answered {
+		n.rateAnswered(r.queue)
+	}
+	for ; r.slotsAnswered > 0; r.slotsAnswered-- {
 		n.rateAnswered(r.queue)
 	}
 }
@@ -175,7 +199,11 @@ func (n *Node) setLimited(r *rate, why Limited) {
 	switch {
 	case why != NotLimited && r.limited == NotLimited:
 		n.rates.limited++
-		n.Stats.RateWaited++
+		if why == LimitedSlots || why == LimitedQuorum && r.set.Count == 0 {
+			n.Stats.SlotsWaited++
+		} else {
+			n.Stats.RateWaited++
+		}
 	case why == NotLimited && r.limited != NotLimited:
 		n.rates.limited--
 	}
@@ -294,7 +322,7 @@ func (n *Node) spend(q *store.Queue) {
 	if n.unrated(q) {
 		return
 	}
-	if r := n.rates.queues[string(q.NameBytes())]; r != nil {
+	if r := n.rates.queues[string(q.NameBytes())]; r != nil && r.set.Count > 0 {
 		r.left, r.used = r.left-1, true
 	}
 }
@@ -311,15 +339,20 @@ func (n *Node) tickRates() {
 	}
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)
-		from, answered := len(n.effects), r.answered
+		from, answered, claims := len(n.effects), r.answered, r.slotsAnswered
 		r.answered = false
 		if q := n.store.Queue([]byte(r.queue)); q != nil {
 			n.serve(q)
 		}
+		n.giveBackSpares(r)
 		if answered {
 			n.rateAnswered(r.queue)
 		}
-		if r.place < 0 && !r.asking { // nobody wants a job any more, or all who did have one
+		for ; claims > 0 && r.slotsAnswered > 0; claims-- {
+			r.slotsAnswered--
+			n.rateAnswered(r.queue)
+		}
+		if r.place < 0 && !r.asking && r.claims == 0 { // nobody wants a job any more, or all who did have one
 			n.setLimited(r, NotLimited)
 		}
 		budget -= n.cost(from)
@@ -337,16 +370,21 @@ func (n *Node) tickRates() {
 			n.rates.sweep = now + 1
 			break
 		}
-		if !r.asking && (now-r.asked > max(rateIdleMS, 2*r.set.Seconds*1000) || r.generation != n.policies.Generation && r.limited == NotLimited) {
+		if !r.asking && r.claims == 0 && len(r.spare) == 0 && (now-r.asked > max(rateIdleMS, 2*r.set.Seconds*1000) || r.generation != n.policies.Generation && r.limited == NotLimited) {
 			n.forgetRate(r)
 		}
 	}
 }
 
 // LacksRates returns the ID of a node that is known to deliver jobs without regard to rates, as a former release does; "": there is none.
-func (n *Node) LacksRates() string {
+func (n *Node) LacksRates() string { return n.withoutFeature(func(f Features) bool { return f.Rates }) }
+
+// LacksSlots is LacksRates for locks with slots, and for limits of jobs in progress.
+func (n *Node) LacksSlots() string { return n.withoutFeature(func(f Features) bool { return f.Slots }) }
+
+func (n *Node) withoutFeature(has func(Features) bool) string {
 	for _, p := range n.mesh.All() {
-		if f, told := n.mesh.features[p.ID]; told && !f.Rates {
+		if f, told := n.mesh.features[p.ID]; told && !has(f) {
 			return p.ID.String()
 		}
 	}
@@ -364,7 +402,15 @@ func (n *Node) PoliciesChanged() {
 func (n *Node) LimitOf(queue []byte) Limited {
 	r, now := n.rates.queues[string(queue)], n.monotonic()
 	switch {
-	case r == nil || r.generation != n.policies.Generation || r.may(now):
+	case r == nil || r.generation != n.policies.Generation:
+		return NotLimited
+	case r.set.AtOnce > 0 && r.limited != NotLimited:
+		return r.limited
+	case r.set.AtOnce > 0 && len(r.spare) == 0 && !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(n.slotsName(queue)):
+		return LimitedQuorum
+	case r.set.AtOnce > 0 && len(r.spare) == 0 && n.slotFreeAt(r) > now:
+		return LimitedSlots
+	case r.set.Count == 0 || r.may(now):
 		return NotLimited
 	case r.why == LimitedQuorum || !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(n.blockName(r, 0)):
 		return LimitedQuorum

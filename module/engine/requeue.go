@@ -15,7 +15,7 @@ func (n *Node) retryAt(j *store.Job) int64 {
 	at := retryTime(n, j)
 	if at > 0 && j.Holders() > 0 {
 		at += n.jitter()
-		if runs(j) {
+		if n.lastsAlone(j) {
 			at += jitterMS / 2 // so that a client has the whole retry time alone
 		}
 	}
@@ -122,7 +122,7 @@ const (
 func (n *Node) turnOf(j *store.Job, handed bool) turn {
 	within := func(ms int64) bool { return j.QTime > n.now && j.QTime <= n.now+ms }
 	switch {
-	case !handed && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && runs(j)):
+	case !handed && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && (j.QTime > n.now+store.AnnounceMS || j.QTime > n.now && n.lastsAlone(j)):
 		return delivered
 	case n.mayLeave(j) && (within(store.AnnounceMS) || n.nextTick(j)):
 		return announced
@@ -152,6 +152,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 	if taker(j) == 0 && nackedElsewhere(j, m) {
 		// Give way: the client gave the job back at the sender, whose message about that was lost (nack_unheard).
 		n.learnNacks(j, m)
+		n.freeSlot(j)
 		n.leaveJob(j, store.AnnounceMS)
 		return
 	}
@@ -485,6 +486,9 @@ func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	n.delegateRun(j) // a client that has the job here may not know
 	switch {
 	case flags&wire.CountNack != 0 && ahead >= 0:
+		if ahead > 0 { // otherwise the job was in two queues, and a client got it here after that NACK
+			n.freeSlot(j)
+		}
 		n.idling.held.Remove(j.ID) // a client that said WORKING here may have given the job back (working_crosses_nack)
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back

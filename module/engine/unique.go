@@ -293,11 +293,12 @@ func (n *Node) endsWaiting(j *store.Job, u store.Unique) {
 	}
 }
 
-// endLocks frees all locks of a job that is done, or is about to be forgotten.
+// endLocks frees all locks of a job, and its queue's slot, that is done, or is about to be forgotten.
 func (n *Node) endLocks(j *store.Job) {
 	if j.Parts == 0 {
 		return
 	}
+	n.freeSlot(j)
 	if u := j.Unique(); u != nil {
 		n.endWait(j, u)
 		n.endRun(j, u)
@@ -345,6 +346,7 @@ func (n *Node) leaveTo(j *store.Job) {
 	if j.Parts == 0 {
 		return
 	}
+	n.leaveSlot(j)
 	if u := j.Unique(); u != nil {
 		n.endRun(j, u)
 	}

@@ -514,9 +514,9 @@ const busySteps = 1000 // jobs that one fetch moves out of the way, see next
 // delivers the job. Each job that makes way for others uses up some of budget, and more where other nodes are
 // asked for its locks. When budget is used up, the next ticks go on.
 func (n *Node) next(q *store.Queue, budget *int) *store.Job {
-	passing, apart := false, false
+	passing, apart, limited := false, false, !n.unrated(q)
 	for from := len(n.effects); *budget > 0; from = len(n.effects) {
-		if q.Head != nil && q.Head.ETime > n.now && !n.mayDeliver(q) {
+		if q.Head != nil && limited && q.Head.ETime > n.now && !n.mayDeliver(q) {
 			return nil
 		}
 		j := q.Head
@@ -530,6 +530,9 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 		}
 		if j != nil && n.isToGo(j) {
 			return nil // when the flush is done its clients are served
+		}
+		if limited && j != nil && !n.mayBegin(q, j) {
+			return nil
 		}
 		if j == nil || j.Parts == 0 {
 			return j

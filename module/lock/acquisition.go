@@ -80,6 +80,7 @@ type Result struct {
 	Began int64    // monotonic: when the votes were asked for. Granted: the lease counts from then
 	Job   store.ID // Conflict: the holder, if it is a job; NoQuorum: a job that has some votes
 	Owner []byte   // Conflict: the holder, if it is no job
+	Slot  int      // Granted: which slot of the lock the holder has
 	Most  bool     // Conflict: more than half of all nodes say so, even if fewer would do (QUORUM any)
 	Why   string   // NoQuorum: the reason, as far as it is known
 }
@@ -155,6 +156,7 @@ type Acquisition struct {
 	tries    int
 	last     Result // of the last round
 	line     *lockLine
+	slots    *slotSearch // nil: the lock itself is asked for, not any slot of it
 
 	at  int64 // monotonic: when its next step is due
 	pos int   // in Node.alarms; -1: not there
@@ -229,25 +231,32 @@ func (n *Node) Quorate(name []byte) bool {
 // until another holder gives it up. If pending is nil, o is the outcome; else the outcome comes as a LockDone effect
 // for client.
 func (n *Node) Acquire(name, owner []byte, lease, wait int64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: take, name: name, Holder: Holder{Owner: owner}, lease: lease, wait: wait > 0}, wait, client)
+	return n.AcquireSlot(name, owner, lease, wait, 1, client)
+}
+
+// AcquireSlot is Acquire for any of so many slots of a lock, 1 to [store.MaxSlots]. An owner that has a slot, as far as this node knows, renews that
+// one.
+func (n *Node) AcquireSlot(name, owner []byte, lease, wait int64, slots int, client any) (o Result, pending *Acquisition) {
+	return n.acquireBare(&Acquisition{kind: take, name: name, Holder: Holder{Owner: owner}, lease: lease, wait: wait > 0}, slots, wait, client)
 }
 
 // Extend begins the lease of a bare lock anew, for lease ms, if owner has the lock by token. The outcome comes as
 // Acquire's does.
 func (n *Node) Extend(name, owner []byte, token uint64, lease int64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: extend, name: name, Holder: Holder{Owner: owner}, token: token, lease: lease}, 0, client)
+	return n.acquireBare(&Acquisition{kind: extend, name: name, Holder: Holder{Owner: owner}, token: token, lease: lease}, 1, 0, client)
 }
 
 // Release frees a bare lock, if owner has it by token. The outcome comes as Acquire's does.
 func (n *Node) Release(name, owner []byte, token uint64, client any) (o Result, pending *Acquisition) {
-	return n.acquireBare(&Acquisition{kind: release, name: name, Holder: Holder{Owner: owner}, token: token}, 0, client)
+	return n.acquireBare(&Acquisition{kind: release, name: name, Holder: Holder{Owner: owner}, token: token}, 1, 0, client)
 }
 
-func (n *Node) acquireBare(c *Acquisition, wait int64, client any) (o Result, pending *Acquisition) {
+func (n *Node) acquireBare(c *Acquisition, slots int, wait int64, client any) (o Result, pending *Acquisition) {
 	if n.host.Passive() {
 		return Result{Kind: Aborted}, nil
 	}
 	c.name, c.Owner = slices.Clone(c.name), slices.Clone(c.Owner)
+	c.limitTo(slots, n.firstSlot())
 	if wait <= 0 {
 		wait = TimeoutMS
 	}
@@ -274,6 +283,8 @@ func (n *Node) acquire(c *Acquisition, later func(Result)) (now *Result) {
 // ForJob says which lock to acquire for a job, and how.
 type ForJob struct {
 	Name     []byte
+	Slots    int // any of so many slots is as good; 0: the lock of this name alone
+	First    int // the slot to begin with
 	Job      store.ID
 	Lease    int64 // ms; 0: until Free
 	Usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
@@ -299,16 +310,17 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 		flags = FlagOutlives
 	}
 	if n.mesh.Alone() && !n.abstains() {
-		token, l := n.Take(w.Name, &w.Job, w.Lease)
+		name, slot := n.freeSlot(w)
+		token, l := n.Take(name, &w.Job, w.Lease)
 		if l != nil {
 			return &Result{Kind: Conflict, Job: l.Job}, nil
 		}
-		l = n.store.Lock(w.Name)
+		l = n.store.Lock(name)
 		if n.SetFlags(l, l.Flags|flags); w.Outlives { // no job tells of it
 			l.Era = n.store.Locks().Epoch
 			n.Log(l)
 		}
-		return &Result{Kind: Granted, Token: token}, nil
+		return &Result{Kind: Granted, Token: token, Slot: slot}, nil
 	}
 	if w.Any {
 		flags |= FlagAny
@@ -317,6 +329,7 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 		kind: take, name: slices.Clone(w.Name), Holder: Holder{Job: w.Job}, lease: w.Lease, usable: w.Usable, anew: w.Usable > 0, putOff: w.PutOff,
 		flags: flags, deadline: n.host.Monotonic() + cmp.Or(w.Timeout, TimeoutMS),
 	}
+	c.limitTo(w.Slots, w.First)
 	if now = n.acquire(c, later); now != nil {
 		return now, nil
 	}
@@ -365,15 +378,15 @@ func (n *Node) startAcquisition(c *Acquisition) {
 	c.pos, c.resets = -1, n.mesh.Resets()
 	c.last.Kind = NoQuorum
 	if c.wait {
-		line := n.lockLines[string(c.name)]
+		line := n.lockLines[string(c.lineName())]
 		if line == nil {
-			line = &lockLine{name: string(c.name)}
+			line = &lockLine{name: string(c.lineName())}
 			n.lockLines[line.name] = line
 		}
 		c.line = line
 		line.claims.Add(c, inLine)
 		// An acquisition by the present holder is a renewal, and doesn't wait for its turn.
-		if l := n.Live(c.name); line.claims.Len > 1 && !(l != nil && c.has(l)) {
+		if line.claims.Len > 1 && !n.hasAlready(c) {
 			c.last.Kind = Conflict
 			n.setAlarm(c)
 			return
@@ -388,6 +401,10 @@ func (n *Node) startAcquisition(c *Acquisition) {
 // lineFirst says whether an acquisition that doesn't wait must leave the lock to those that do: the lock is free, and
 // the first of them is about to get it.
 func (n *Node) lineFirst(c *Acquisition) bool {
+	if c.slots != nil {
+		line := n.lockLines[string(c.slots.base)]
+		return n.mesh.Alone() && line != nil && line.called && !n.hasAlready(c)
+	}
 	return c.kind == take && n.mesh.Alone() && len(n.lockLines) > 0 && n.lockLines[string(c.name)] != nil && n.Live(c.name) == nil
 }
 
@@ -409,6 +426,9 @@ func (n *Node) finishAcquisition(c *Acquisition, o Result, tell bool) {
 			n.Unvote(c.name, &c.Holder, c.token, flags)
 		}
 		n.EnqueueUnlock(c.name, c.Holder, c.token, flags, n.mesh.Nodes())
+	}
+	if c.slots != nil {
+		o.Slot = c.slots.slot
 	}
 	then := c.then
 	c.then = nil
@@ -498,7 +518,8 @@ func (n *Node) callLine(name []byte) {
 	if len(n.lockLines) == 0 {
 		return
 	}
-	if line := n.lockLines[string(name)]; line != nil {
+	_, base := store.SlotName(name)
+	if line := n.lockLines[string(base)]; line != nil {
 		n.call(line)
 	}
 }
@@ -514,7 +535,8 @@ func (n *Node) call(line *lockLine) {
 // the lock's line was refused before and asks again after its pause, not at once: otherwise two such acquisitions would end
 // each other's votes, and ask all nodes, as fast as messages travel. The caller ends the vote before it calls what calmLine returns.
 func (n *Node) calmLine(name []byte) (ended func()) {
-	line := n.lockLines[string(name)]
+	_, base := store.SlotName(name)
+	line := n.lockLines[string(base)]
 	if line == nil || line.called {
 		return func() {}
 	}

@@ -81,6 +81,7 @@ type Node struct {
 	scratch    struct {
 		locks []*store.Lock
 		name  []byte
+		slot  []byte // the name of a slot that is looked at
 	}
 
 	rounds         uint64                   // counts rounds of acquisitions, and pending unlocks

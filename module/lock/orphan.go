@@ -137,7 +137,7 @@ func (n *Node) onVerify(p *membership.Peer, m *wire.Message) {
 	case n.jobs.Done(id):
 		answer.Count = wire.JobDone
 	}
-	if answer.Count == wire.JobGone && store.Space(l.Name[0]) == store.LockRun {
+	if answer.Count == wire.JobGone && store.SpaceOf(l.Name) == store.LockRun {
 		answer.Lock.Lease = n.host.WholeFor()
 	}
 	n.mesh.Send(p, &answer)

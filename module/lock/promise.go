@@ -267,7 +267,7 @@ func (n *Node) promised(name []byte, id *store.ID, token uint64, flags uint8, le
 // covers says whether the disk covers the lease of a vote. If not, it asks the caller to remember more.
 func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool {
 	now, p := n.host.Monotonic(), &n.votes
-	if unleased(store.Space(name[0]), id, flags, lease) {
+	if unleased(store.SpaceOf(name), id, flags, lease) {
 		p.unleased = now + promiseKeptMS
 		if p.sure.Unleased {
 			return true
@@ -276,7 +276,7 @@ func (n *Node) covers(name []byte, id *store.ID, flags uint8, lease int64) bool 
 		n.askToKeep(now)
 		return false
 	}
-	step, kind := leaseStep(lease), kindOf(store.Space(name[0]))
+	step, kind := leaseStep(lease), kindOf(store.SpaceOf(name))
 	until := &p.until[kind][step]
 	*until = max(*until, now+VoteMS(lease)+promiseKeptMS)
 	if lease <= n.longestVotes()[kind] {
@@ -384,7 +384,7 @@ func (n *Node) abstainsFrom(name []byte) bool {
 	if len(name) == 0 || !n.leasesKnown() {
 		return true
 	}
-	space := store.Space(name[0])
+	space := store.SpaceOf(name)
 	if n.host.Monotonic() < n.leasesOver(kindOf(space)) {
 		return true
 	}
@@ -409,7 +409,7 @@ func (a *Abstaining) LeftFor(name []byte) int64 {
 	if len(name) == 0 {
 		return a.Left
 	}
-	return a.Lefts[kindOf(store.Space(name[0]))]
+	return a.Lefts[kindOf(store.SpaceOf(name))]
 }
 
 // Abstaining tells why the node abstains; nil: it doesn't.

@@ -165,7 +165,7 @@ func (n *Node) abstains() bool { return n.sync.abstain && len(n.mesh.All()) > 0 
 func (n *Node) RenewLeases() {
 	for l := n.store.Locks().Head; l != nil; l = l.Next {
 		if !Ended(l) {
-			l.Until = n.Until(n.leaseOf(l.Flags, l.Token, l.Lease))
+			l.Until = n.Until(n.leaseOf(l.Name(), l.Flags, l.Token, l.Lease))
 			n.Note(l)
 		}
 	}
@@ -380,7 +380,7 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	}
 	for i := range m.Locks {
 		e := &m.Locks[i]
-		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (e.Name[0] == byte(store.LockBare)) {
+		if len(e.Name) == 0 || e.Token == 0 || (e.Job == wire.JobID{}) != (store.SpaceOf(e.Name) == store.LockBare) {
 			continue
 		}
 		n.saw(e.Token)

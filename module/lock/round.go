@@ -55,6 +55,15 @@ func (n *Node) newRound(c *Acquisition) {
 		n.missed(c, Result{Kind: NoQuorum}, true)
 		return
 	}
+	if !n.nextSlot(c) {
+		n.missed(c, n.taken(c), true)
+		return
+	}
+	n.beginRound(c)
+}
+
+// beginRound asks all nodes for the lock, or the slot, of the acquisition's name.
+func (n *Node) beginRound(c *Acquisition) {
 	round := c.freeing
 	if round == 0 {
 		n.rounds++
@@ -73,8 +82,8 @@ func (n *Node) newRound(c *Acquisition) {
 	n.propose(c)
 	n.byRound[c.round] = c
 	n.answerSelf(c)
-	if n.tally(c); c.round == 0 {
-		return // decided
+	if n.tally(c); c.round != round {
+		return // decided, or another slot is asked for
 	}
 	m := c.message()
 	n.mesh.SendTo(n.silent(c), m)
@@ -90,7 +99,7 @@ func (n *Node) propose(c *Acquisition) {
 		c.proposal = c.token
 		return
 	}
-	l, space := n.store.Lock(c.name), store.Space(c.name[0])
+	l, space := n.store.Lock(c.name), store.SpaceOf(c.name)
 	had := !c.anew && !c.putOff && n.IsLive(l) && c.has(l) && (space != store.LockBare || n.Renewed(l) || !n.mayFail(l))
 	switch {
 	case had && (space != store.LockBare || c.least <= l.Token):
@@ -353,7 +362,7 @@ func (n *Node) adoptWon(c *Acquisition, left int64) {
 // Outvotes says whether a job has its lock although this node has voted for another holder. That holder can't have a
 // majority until the job's lease is over.
 func (n *Node) Outvotes(id store.ID, space store.Space) bool {
-	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return c.Job == id && store.Space(c.name[0]) == space && n.isHad(c) })
+	return slices.ContainsFunc(n.outvoted, func(c *Acquisition) bool { return c.Job == id && store.SpaceOf(c.name) == space && n.isHad(c) })
 }
 
 // isHad says whether a job still has the lock that it won against this node's vote.
@@ -381,7 +390,7 @@ func (n *Node) clearOutvoted(cleared func(c *Acquisition) bool) {
 			return false
 		}
 		if n.isHad(c) {
-			n.jobs.HasNoMore(c.Job, store.Space(c.name[0]))
+			n.jobs.HasNoMore(c.Job, store.SpaceOf(c.name))
 		}
 		return true
 	})
@@ -481,6 +490,7 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 		refused++
 	}
 	switch {
+	case c.kind == take && who != nil && n.elsewhere(c):
 	case c.kind == take && against >= need:
 		// The holder's job may be gone. Then try again.
 		doubt := n.mayBeOrphan(c, who.job)
@@ -532,10 +542,16 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 		n.finishAcquisition(c, o, true)
 		return
 	}
+	if c.slots != nil && c.retries == 0 {
+		c.slots.tried, c.slots.probes = c.slots.tried[:0], 0
+	}
 	c.tries++
 	c.retry = now + 1
 	if o.Kind != Conflict {
 		c.retry += n.pause(c)
+	} else if c.slots != nil && c.wait {
+		n.watchSlots(c) // the end of any makes it ask
+		c.retry += n.host.Below(claimLookMS)
 	} else if l := n.Live(c.name); l != nil && c.wait {
 		n.Watch(l) // the lock's end makes it ask
 		c.retry += n.host.Below(claimLookMS)

@@ -629,7 +629,7 @@ func (n *Node) Apply(rec []byte) error {
 		n.countNonQuorum(old, -1)
 		n.store.RemoveLock(old)
 	}
-	left := n.leaseOf(r.Flags, r.Token, r.Lease)
+	left := n.leaseOf(r.Name, r.Flags, r.Token, r.Lease)
 	if left < 0 {
 		n.ApplyFloor(r.Token)
 		return nil
@@ -645,8 +645,8 @@ func (n *Node) Apply(rec []byte) error {
 
 // leaseOf is the lease of a lock that begins anew, ms: all of it, but for a window what is left of it; negative: the
 // window is over.
-func (n *Node) leaseOf(flags uint8, token uint64, lease int64) int64 {
-	if flags&FlagOutlives == 0 {
+func (n *Node) leaseOf(name []byte, flags uint8, token uint64, lease int64) int64 {
+	if flags&FlagOutlives == 0 || store.IsSlotsName(name) {
 		return lease
 	}
 	if lease = min(lease, BegunAt(token)+lease-n.host.Now()); lease <= 0 {
@@ -740,9 +740,10 @@ func Since(l *store.Lock) int64 { return BegunAt(l.Token) }
 // BegunAt is when a token was made, unix ms: a token begins with that.
 func BegunAt(token uint64) int64 { return int64(token >> TokenShift) }
 
-// Waiters counts the acquisitions that wait for a lock at this node.
+// Waiters counts the acquisitions that wait at this node for a lock, or for any slot of it.
 func (n *Node) Waiters(name []byte) int {
-	if line := n.lockLines[string(name)]; line != nil {
+	_, base := store.SlotName(name)
+	if line := n.lockLines[string(base)]; line != nil {
 		return line.claims.Len
 	}
 	return 0
@@ -774,10 +775,11 @@ func (n *Node) Clear(name []byte, prefix, canWait bool) (cleared int64, pending 
 	if c := (&Clearing{prefix: slices.Clone(name), own: true}); prefix && canWait && n.clearLater(c) {
 		return 0, c, nil
 	}
-	n.tellClear(name, prefix)
 	if !prefix {
+		n.tellClear(name, 0)
 		return n.clearOne(name, store.MaxToken), nil, nil
 	}
+	n.tellClear(name, wire.Prefix)
 	c := n.clearAll(name, store.MaxToken)
 	if canWait && len(n.clears) > 0 {
 		return 0, c, nil
@@ -786,6 +788,22 @@ func (n *Node) Clear(name []byte, prefix, canWait bool) (cleared int64, pending 
 		n.clearSome(math.MaxInt)
 	}
 	return c.cleared, nil, nil
+}
+
+// ClearSlots is Clear for all slots of the lock of this full name.
+func (n *Node) ClearSlots(name []byte) (cleared int64, err error) {
+	if err := n.mayClear(name); err != nil {
+		return 0, err
+	}
+	n.tellClear(name, wire.AllSlots)
+	return n.clearSlots(name, store.MaxToken), nil
+}
+
+func (n *Node) clearSlots(name []byte, upTo uint64) (cleared int64) {
+	for slot := range MaxLimit {
+		cleared += n.clearOne(store.AppendSlotName(nil, slot, name), upTo)
+	}
+	return cleared
 }
 
 // mayClear says why locks of this name, or of all names that begin so, can't be cleared now; nil: they can.
@@ -800,15 +818,13 @@ func (n *Node) mayClear(name []byte) error {
 }
 
 // tellClear tells the other nodes about a Clear that begins here.
-func (n *Node) tellClear(name []byte, prefix bool) {
+func (n *Node) tellClear(name []byte, which uint8) {
 	// A lock that is given from now on has a greater token, unless its node's clock is behind.
 	n.seen = max(n.seen, n.store.Locks().Floor, n.tokenIn(0))
 	m := wire.Message{Kind: wire.ClearLocks, Lock: wire.Lock{Name: name, Token: min(n.seen, store.MaxToken)}}
-	if prefix {
-		m.Flags = wire.Prefix
-	}
+	m.Flags = which
 	n.mesh.SendAll(&m)
-	n.noteClear(name, prefix, m.Lock.Token)
+	n.noteClear(name, which, m.Lock.Token)
 }
 
 // onClear follows another node's Clear. Locks with a greater token than that node knew were given after the Clear was
@@ -818,30 +834,47 @@ func (n *Node) onClear(m *wire.Message) {
 	if upTo == 0 {
 		upTo = store.MaxToken // from a former release
 	}
-	if m.Flags&wire.Prefix == 0 {
-		n.noteClear(name, false, upTo)
+	switch {
+	case m.Flags&wire.Prefix != 0:
+	case m.Flags&wire.AllSlots != 0:
+		n.noteClear(name, wire.AllSlots, upTo)
+		n.clearSlots(name, upTo)
+		return
+	default:
+		n.noteClear(name, 0, upTo)
 		n.clearOne(name, upTo)
 		return
 	}
 	if !n.clearLater(&Clearing{prefix: slices.Clone(name), upTo: upTo}) {
-		n.noteClear(name, true, upTo)
+		n.noteClear(name, wire.Prefix, upTo)
 		n.clearAll(name, upTo)
 	}
 }
 
 // pastClear is a Clear that has begun.
 type pastClear struct {
-	name   []byte
-	prefix bool
-	upTo   uint64 // it clears locks up to this token
+	name  []byte
+	which uint8  // wire.Prefix, wire.AllSlots, or 0
+	upTo  uint64 // it clears locks up to this token
+}
+
+// has says whether it clears the lock of this name.
+func (c *pastClear) has(name []byte) bool {
+	switch c.which {
+	case wire.Prefix:
+		return store.InPrefix(name, c.name)
+	case wire.AllSlots:
+		_, name = store.SlotName(name)
+	}
+	return bytes.Equal(name, c.name)
 }
 
 // pastClears is how many Clears a node remembers. They end rounds that count on votes which are taken back, and locks
 // that older pages still have.
 const pastClears = 64
 
-func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
-	n.pastClears[n.cleared%pastClears] = pastClear{slices.Clone(name), prefix, upTo}
+func (n *Node) noteClear(name []byte, which uint8, upTo uint64) {
+	n.pastClears[n.cleared%pastClears] = pastClear{slices.Clone(name), which, upTo}
 	n.cleared++
 }
 
@@ -849,7 +882,7 @@ func (n *Node) noteClear(name []byte, prefix bool, upTo uint64) {
 func (n *Node) clearedSince(count uint64, name []byte, token uint64) bool {
 	for count = max(count, n.cleared-min(n.cleared, pastClears)); count < n.cleared; count++ {
 		c := &n.pastClears[count%pastClears]
-		if token <= c.upTo && bytes.HasPrefix(name, c.name) && (c.prefix || len(name) == len(c.name)) {
+		if token <= c.upTo && c.has(name) {
 			return true
 		}
 	}
@@ -917,7 +950,7 @@ func (n *Node) beginClear(c *Clearing) *Clearing {
 func (n *Node) addClear(c *Clearing) {
 	if !c.lost {
 		n.clearOutvoted(func(claim *Acquisition) bool {
-			return claim.proposal <= c.upTo && bytes.HasPrefix(claim.name, c.prefix)
+			return claim.proposal <= c.upTo && store.InPrefix(claim.name, c.prefix)
 		})
 	}
 	n.store.LockAge++
@@ -941,12 +974,12 @@ func (n *Node) nextClear() {
 	c := n.clearLine[0]
 	n.clearLine[0], n.clearLine = nil, n.clearLine[1:]
 	if !c.own {
-		n.noteClear(c.prefix, true, c.upTo)
+		n.noteClear(c.prefix, wire.Prefix, c.upTo)
 	} else if err := n.mayClear(c.prefix); err != nil {
 		n.toldCleared(c, err)
 		return
 	} else {
-		n.tellClear(c.prefix, true)
+		n.tellClear(c.prefix, wire.Prefix)
 		c.upTo = store.MaxToken
 	}
 	n.addClear(c)
@@ -980,7 +1013,7 @@ func (n *Node) clearingOf(l *store.Lock) *Clearing {
 
 // isClearedBy says whether a Clearing frees a lock.
 func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
-	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && bytes.HasPrefix(l.Name(), c.prefix) &&
+	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && store.InPrefix(l.Name(), c.prefix) &&
 		!(c.lost && l.Job != (store.ID{}) && n.jobs.Knows(l.Job))
 }
 
@@ -1013,7 +1046,7 @@ func (n *Node) clearSome(budget int) int {
 				budget -= clearCost
 				n.Remove(l) // which counts it
 			default:
-				if bytes.HasPrefix(l.Name(), c.prefix) {
+				if store.InPrefix(l.Name(), c.prefix) {
 					n.clearRaised(l, c.upTo)
 				}
 				l.Age = c.age

@@ -104,7 +104,7 @@ func (n *Node) addPendingUnlock(d *pendingUnlock) {
 		return
 	}
 	kind := ofJobs
-	if store.Space(d.name[0]) == store.LockBare {
+	if store.SpaceOf(d.name) == store.LockBare {
 		kind = ofOwners
 	}
 	list := &n.unlocks[kind]
@@ -139,7 +139,7 @@ func (n *Node) onUnlockAnswer(d *pendingUnlock, p *membership.Peer, m *wire.Mess
 	switch {
 	case m.Kind == wire.Deny && d.hasOlder(m.Count, string(m.Lock.Owner)):
 		return
-	case freed && d.flags == 0 && store.Space(d.name[0]) == store.LockBare:
+	case freed && d.flags == 0 && store.SpaceOf(d.name) == store.LockBare:
 		// Only now is the token known to be right: a client can be wrong.
 		d.flags = wire.Committed
 		n.Unvote(d.name, &d.Holder, d.token, d.flags)

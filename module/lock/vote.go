@@ -223,7 +223,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 	}
 	switch m.Kind {
 	case wire.Claim:
-		if k.Token == 0 || k.Lease < 0 || k.Lease > store.MaxLease || (k.Job == wire.JobID{}) != (k.Name[0] == byte(store.LockBare)) {
+		if k.Token == 0 || k.Lease < 0 || k.Lease > store.MaxLease || (k.Job == wire.JobID{}) != (store.SpaceOf(k.Name) == store.LockBare) {
 			return
 		}
 		if k.Flags&FlagAny == 0 && !n.mesh.CountsAll(p, m.Members) {
@@ -254,7 +254,7 @@ func (n *Node) Receive(p *membership.Peer, m *wire.Message) {
 		if m.Flags&wire.Fresh != 0 { // nobody would take back a vote that is given after this
 			n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node && l.token == k.Token })
 		}
-		if store.Space(k.Name[0]) == store.LockRun && n.IsOwnToken(k.Token) {
+		if store.SpaceOf(k.Name) == store.LockRun && n.IsOwnToken(k.Token) {
 			n.endedElsewhere(k.Name, k.Token)
 		}
 		why, l := n.Unvote(k.Name, &Holder{Job: store.ID(k.Job), Owner: k.Owner}, k.Token, m.Flags)

@@ -53,6 +53,8 @@ const (
 	TagLapses
 	// TagMaxLapses: how many lapses end the job, if its ADDJOB said so (package engine).
 	TagMaxLapses
+	// TagSlots: the slot that the job has of those of its queue, while it is in progress (package engine).
+	TagSlots
 )
 
 const extraHead = 3

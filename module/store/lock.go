@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"math"
@@ -22,6 +23,67 @@ const (
 	// LockRun: while a job holds it, no other job with this key can be fetched.
 	LockRun Space = 'R'
 )
+
+// A lock that several may hold at a time (LIMIT) has slots. Each slot is a lock by itself. Slot 0 has the lock's own name. The name of any other
+// slot is slotMark, its number (16 bits, big endian), and the lock's own name.
+const (
+	slotMark = 'S'
+	slotHead = 3
+
+	// MaxSlots is how many slots a lock has at most.
+	MaxSlots = 1 << 16
+)
+
+// AppendSlotName appends the name of one slot, 0 to MaxSlots-1, of the lock of this name.
+func AppendSlotName(dst []byte, slot int, name []byte) []byte {
+	if slot > 0 {
+		dst = append(dst, slotMark, byte(slot>>8), byte(slot))
+	}
+	return append(dst, name...)
+}
+
+// SlotName takes the name of a slot apart: its number, and the name of the lock.
+func SlotName(name []byte) (slot int, base []byte) {
+	if len(name) > slotHead && name[0] == slotMark {
+		return int(name[1])<<8 | int(name[2]), name[slotHead:]
+	}
+	return 0, name
+}
+
+// slotsMark stands in place of a key in the name of the lock whose slots are those of a queue.
+const slotsMark = 's'
+
+// AppendSlotsName appends the name of the lock whose slots are those of a queue (CONCURRENCY). It is no job's lock.
+func AppendSlotsName(dst, queue []byte) []byte {
+	if queue == nil {
+		queue = []byte{}
+	}
+	dst = AppendLockName(dst, LockWait, queue, nil)
+	dst[len(dst)-1] = slotsMark
+	return dst
+}
+
+// IsSlotsName says whether a lock is one of the slots of a queue.
+func IsSlotsName(name []byte) bool {
+	_, base := SlotName(name)
+	at := 2 + sha256.Size
+	if len(base) > 2 && base[1] == 'q' {
+		at = 3 + int(base[2])
+	}
+	return len(base) == at+1 && base[0] == byte(LockWait) && (base[1] == 'q' || base[1] == 'Q') && base[at] == slotsMark
+}
+
+// InPrefix says whether a lock is one of those whose names begin so, or a slot of such a lock.
+func InPrefix(name, prefix []byte) bool {
+	slot, base := SlotName(name)
+	return bytes.HasPrefix(name, prefix) || slot > 0 && bytes.HasPrefix(base, prefix)
+}
+
+// SpaceOf is the space of a lock, or of one of its slots, by its name.
+func SpaceOf(name []byte) Space {
+	_, base := SlotName(name)
+	return Space(base[0])
+}
 
 // longKey is the length, in bytes, from which the name of a lock has only the SHA-256 of a
 // key or a scope.
@@ -178,7 +240,7 @@ func (s *Store) WalkLock() *Lock {
 
 // Limits of a lock.
 const (
-	MaxLockName = 4097 // bytes of a lock's name, its space included
+	MaxLockName = 4100 // bytes of a lock's name, its space and its slot included
 	MaxOwner    = 1024 // bytes of an owner
 	MaxToken    = math.MaxInt64
 	MaxLease    = math.MaxInt64 / 4 // ms
@@ -212,7 +274,7 @@ func ParseLock(b []byte) (r LockRecord, err error) {
 	case l.Token == 0 || l.Token > MaxToken || l.Lease < 0 || l.Lease > MaxLease:
 		return r, fmt.Errorf("%w: a lock's token %d, lease %d", ErrRecord, l.Token, l.Lease)
 	// A lock that is over may lack a holder: its end can be heard of first.
-	case !r.Ended && (l.Job == ID{}) != (Space(text[0]) == LockBare):
+	case !r.Ended && (l.Job == ID{}) != (SpaceOf(text[:l.nameLen]) == LockBare):
 		return r, fmt.Errorf("%w: a lock %.40q with the wrong kind of holder", ErrRecord, text[:l.nameLen])
 	}
 	r.Name, r.Owner = text[:l.nameLen:l.nameLen], text[l.nameLen:]
@@ -224,9 +286,10 @@ func (l *Lock) Record() []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(l), lockRecordAt)), l.Size()-lockRecordAt)
 }
 
-// LockName takes a lock's name apart: its space, its scope (nil: the whole mesh) and its key.
+// LockName takes a lock's name apart, whatever its slot ([SlotName]): its space, its scope (nil: the whole mesh) and its key.
 // scopeHashed says that scope is only the SHA-256 of a long one, and hashed says so of key.
 func LockName(name []byte) (space Space, scope, key []byte, scopeHashed, hashed bool) {
+	_, name = SlotName(name)
 	space, rest := Space(name[0]), name[1:]
 	if space == LockBare {
 		return space, nil, rest, false, false
@@ -266,4 +329,4 @@ func (l *Lock) Owner() []byte {
 }
 
 // Space is what the lock is for.
-func (l *Lock) Space() Space { return Space(l.Name()[0]) }
+func (l *Lock) Space() Space { return SpaceOf(l.Name()) }

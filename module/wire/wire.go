@@ -299,6 +299,9 @@ const Newcomer = Fresh
 // its votes is missing.
 const Voter = Prefix
 
+// AllSlots, in a ClearLocks: all slots of the lock, not only slot 0. A node of a former release has locks without slots.
+const AllSlots = Committed
+
 // Reasons of Deny.
 const (
 	LockHeld    = iota + 1 // another holder has the lock
@@ -373,7 +376,7 @@ const (
 	MaxExtras  = 32 << 10 // bytes of a job's extras
 	MaxMessage = 64 << 20 // bytes of a message
 
-	MaxLockName = 4097 // bytes
+	MaxLockName = 4100 // bytes
 	MaxOwner    = 1024
 	MaxLocks    = 1024 // in a page
 

@@ -457,12 +457,12 @@ func TestLockBadInput(t *testing.T) {
 		"ERR a token is a number": {{"LOCK.EXTEND", "n", "a", "x", 1}, {"LOCK.RELEASE", "n", "a", 0}, {"LOCK.RELEASE", "n", "a", -1}, {"LOCK.RELEASE", "n", "a", "9223372036854775808"}, {"LOCK.RELEASE", "n", "a", ""}},
 		"ERR WAIT is not":         {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT", "x"}},
 		"ERR WAIT is negative":    {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT", -1}},
-		"ERR syntax error":        {{"LOCK.ACQUIRE", "n", "a", 1, "WAIT"}, {"LOCK.ACQUIRE", "n", "a", 1, "NOW", 1}, {"LOCK.ACQUIRE", "n", "a", 1, "WAIT", 1, "x"}, {"LOCK.SHOW", "n", "x"}, {"LOCK.SCAN", 0, "COUNT"}, {"LOCK.SCAN", 0, "ODD", 1}},
+		"ERR syntax error":        {{"LOCK.EXTEND", "n", "a", 1, 1, 1}, {"LOCK.ACQUIRE", "n", "a", 1, "WAIT"}, {"LOCK.ACQUIRE", "n", "a", 1, "NOW", 1}, {"LOCK.ACQUIRE", "n", "a", 1, "WAIT", 1, "x"}, {"LOCK.SHOW", "n", "x"}, {"LOCK.SCAN", 0, "COUNT"}, {"LOCK.SCAN", 0, "ODD", 1}},
 		"ERR TYPE is":             {{"LOCK.SHOW", "n", "TYPE", "x"}, {"LOCK.SCAN", 0, "TYPE", ""}},
 		"ERR QUEUE goes":          {{"LOCK.SHOW", "n", "QUEUE", "q"}, {"LOCK.SCAN", 0, "QUEUE", "q"}},
 		"ERR COUNT":               {{"LOCK.SCAN", 0, "COUNT", 0}},
 		"ERR invalid cursor":      {{"LOCK.SCAN", "x"}, {"LOCK.SCAN", "-1"}},
-		"ERR wrong number":        {{"LOCK.ACQUIRE", "n", "a"}, {"LOCK.EXTEND", "n", "a", 1}, {"LOCK.EXTEND", "n", "a", 1, 1, 1}, {"LOCK.RELEASE", "n", "a"}, {"LOCK.SHOW"}, {"LOCK.CLEAR"}, {"LOCK.SCAN"}},
+		"ERR wrong number":        {{"LOCK.ACQUIRE", "n", "a"}, {"LOCK.EXTEND", "n", "a", 1}, {"LOCK.RELEASE", "n", "a"}, {"LOCK.SHOW"}, {"LOCK.CLEAR"}, {"LOCK.SCAN"}},
 		"ERR SETLOCK and DELLOCK": {{"SETLOCK", "x"}, {"DELLOCK", "n", 1}},
 	} {
 		for _, call := range calls {

@@ -39,6 +39,7 @@ type Lockers struct {
 	Clients, Names int
 	MaxLease       int64   // ms; leases are from a twentieth of it up to it
 	Drift          float64 // share by which clocks' rates differ at most; beyond LockDrift only tokens are looked at
+	Limit          int     // how many may hold a lock at a time; 0 is the same as 1
 	Wait           int64   // ms that clients wait for a lock, at most; 0: 4000
 	Leave          float64 // share of those that wait which leave before they are answered
 	Distrust       bool    // a node that restarts with its disk isn't sure that the disk has all
@@ -52,6 +53,7 @@ type LockOp struct {
 	Kind         string // "acquire", "extend", "release"
 	Owner        string
 	Token        uint64 // extend, release: sent
+	Slot         int    // extend, release: of the lock
 	Lease        int64
 	Call, Return int64 // in the order of what happened; true time times 1024
 	Began        int64 // true time, ms, from which a granted lease counts
@@ -68,6 +70,7 @@ func At(moment int64) int64 { return moment >> 10 }
 // hold is a lock that a client has, or believes to have.
 type hold struct {
 	name, owner string
+	slot        int
 	token       uint64
 	lease       int64
 	end         int64 // true time until which it believes so
@@ -85,7 +88,7 @@ type locker struct {
 
 type lockWorld struct {
 	clients []*locker
-	last    map[string]*hold // of each lock, the last that was granted
+	last    map[string]*hold // of each slot of a lock, the last that was granted
 	history map[string][]LockOp
 	refused []refusal
 	had     map[hold]bool // a lock's name and an owner to which it was given, or may have been
@@ -138,6 +141,8 @@ func (s *Sim) drift() float64 {
 		drift = s.Locks.Drift
 	case s.Uniques != nil:
 		drift = s.Uniques.Drift
+	case s.AtOnce > 0:
+		drift = LockDrift
 	default:
 		return 1
 	}
@@ -161,7 +166,7 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *lock.Result
 	if n == nil || s.healed && s.now > s.healedAt+lockersMS {
 		return false
 	}
-	full, owner := store.AppendBareName(nil, []byte(name)), []byte(op.Owner)
+	full, owner := slotName(name, op.Slot), []byte(op.Owner)
 	op.Client, op.Call = l.i, s.moment()
 	at := len(s.locks.history[name])
 	s.locks.history[name] = append(s.locks.history[name], op)
@@ -186,7 +191,7 @@ func (l *locker) ask(op LockOp, name string, wait int64, end func(o *lock.Result
 		var pending *lock.Acquisition
 		switch op.Kind {
 		case "acquire":
-			o, pending = n.e.Locks().Acquire(full, owner, op.Lease, wait, w)
+			o, pending = n.e.Locks().AcquireSlot(full, owner, op.Lease, wait, max(1, s.Locks.Limit), w)
 		case "extend":
 			o, pending = n.e.Locks().Extend(full, owner, op.Token, op.Lease, w)
 		case "release":
@@ -247,7 +252,7 @@ func (n *node) lockEffect(e *engine.Effect) {
 			case !w.done:
 				w.end(&o)
 			case w.gone && n.life == w.life:
-				n.call(func() { n.e.Locks().Unhear(store.AppendBareName(nil, []byte(w.name)), []byte(w.owner), &o) })
+				n.call(func() { n.e.Locks().Unhear(slotName(w.name, o.Slot), []byte(w.owner), &o) })
 			}
 		})
 	}
@@ -280,7 +285,7 @@ func (l *locker) idle() {
 			l.later(500, l.idle)
 			return
 		}
-		h.token, h.end = o.Token, began+int64(float64(h.lease)/l.rate)
+		h.slot, h.token, h.end = o.Slot, o.Token, began+int64(float64(h.lease)/l.rate)
 		l.mine = h
 		s.grant(h)
 		l.work()
@@ -317,7 +322,7 @@ func (l *locker) work() {
 func (l *locker) extend(kind string) {
 	s, h := l.s, l.mine
 	stale, lease := s.superseded(h), l.lease()
-	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Lease: lease}, h.name, 0, func(o *lock.Result, began int64) {
+	asked := l.ask(LockOp{Kind: kind, Owner: h.owner, Token: h.token, Slot: h.slotOf(kind), Lease: lease}, h.name, 0, func(o *lock.Result, began int64) {
 		if o == nil || o.Kind != lock.Granted {
 			if o != nil && o.Kind == lock.NoQuorum && s.now < h.end {
 				l.work()
@@ -331,9 +336,9 @@ func (l *locker) extend(kind string) {
 		if kind == "extend" && stale {
 			s.fail("client %d extends lock %s by token %d after another was given it", l.i, h.name, h.token)
 		}
-		if kind == "acquire" && o.Token != h.token {
+		if kind == "acquire" && (o.Token != h.token || o.Slot != h.slot) {
 			again := *h
-			again.token = o.Token
+			again.token, again.slot = o.Token, o.Slot
 			h = &again
 			l.mine = h
 			h.lease, h.end = lease, began+int64(float64(lease)/l.rate)
@@ -350,6 +355,22 @@ func (l *locker) extend(kind string) {
 	}
 }
 
+// slotOf is the slot that a command names.
+func (h *hold) slotOf(kind string) int {
+	if kind == "acquire" {
+		return 0 // any
+	}
+	return h.slot
+}
+
+// key names a slot of a lock.
+func (h *hold) key() string { return string(slotName(h.name, h.slot)) }
+
+// slotName is the full name of a slot of a lock.
+func slotName(name string, slot int) []byte {
+	return store.AppendSlotName(nil, slot, store.AppendBareName(nil, []byte(name)))
+}
+
 // owner is the name under which a client takes its next lock. Every second client keeps its name until it gets one.
 func (l *locker) owner() string {
 	if l.i%2 == 0 {
@@ -364,7 +385,7 @@ func (l *locker) release() {
 	h.given = true
 	l.mine = nil
 	l.name++
-	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token}, h.name, 0, func(o *lock.Result, _ int64) {
+	l.ask(LockOp{Kind: "release", Owner: h.owner, Token: h.token, Slot: h.slot}, h.name, 0, func(o *lock.Result, _ int64) {
 		if o != nil && o.Kind == lock.Granted && stale {
 			s.fail("client %d releases lock %s by token %d after another was given it", l.i, h.name, h.token)
 		}
@@ -374,7 +395,7 @@ func (l *locker) release() {
 
 // superseded says whether another client has been given a client's lock.
 func (s *Sim) superseded(h *hold) bool {
-	last := s.locks.last[h.name]
+	last := s.locks.last[h.key()]
 	return last != nil && last.owner != h.owner && last.token > h.token
 }
 
@@ -382,12 +403,13 @@ func (s *Sim) superseded(h *hold) bool {
 func (s *Sim) grant(h *hold) {
 	s.locks.had[hold{name: h.name, owner: h.owner}] = true
 	s.locks.granted++
-	old := s.locks.last[h.name]
-	s.locks.last[h.name] = h
+	old := s.locks.last[h.key()]
+	s.locks.last[h.key()] = h
 	if old == nil {
 		return
 	}
-	if h.token <= old.token {
+	// An owner can have two slots, if a node that it asked didn't know of the first one; then it may renew either.
+	if h.token < old.token || h.token == old.token && h.owner != old.owner {
 		s.fail("lock %s: token %d for %s after %d for %s", h.name, h.token, h.owner, old.token, old.owner)
 	}
 	if s.Locks.Drift <= LockDrift && old.owner != h.owner && !old.given && s.now < old.end && s.now < h.end {
@@ -405,10 +427,11 @@ func (s *Sim) noLeftovers() {
 		if r.n.life != r.life || r.n.down || s.locks.had[hold{name: r.name, owner: r.owner}] {
 			continue
 		}
-		full := store.AppendBareName(nil, []byte(r.name))
-		for _, n := range s.nodes {
-			if l := n.e.Locks().Live(full); l != nil && string(l.Owner()) == r.owner {
-				s.fail("lock %s was refused to %s, and node %d has a vote for it", r.name, r.owner, n.i)
+		for slot := range max(1, s.Locks.Limit) {
+			for _, n := range s.nodes {
+				if l := n.e.Locks().Live(slotName(r.name, slot)); l != nil && string(l.Owner()) == r.owner {
+					s.fail("lock %s was refused to %s, and node %d has a vote for it, slot %d", r.name, r.owner, n.i, slot)
+				}
 			}
 		}
 	}
@@ -422,8 +445,8 @@ func (s *Sim) served() {
 	longest := float64(s.Locks.MaxLease) * 3 / 2 / (1 - s.Locks.Drift) // what is remembered of votes is in steps
 	s.run(max(s.now, s.healedAt+lockersMS+int64(longest)+servedMS))
 	for _, n := range s.nodes {
-		for i := range s.Locks.Names {
-			name, owner := store.AppendBareName(nil, fmt.Append(nil, "n", i)), []byte("probe")
+		for i := range s.Locks.Names * max(1, s.Locks.Limit) {
+			name, owner := slotName(fmt.Sprint("n", i%s.Locks.Names), i/s.Locks.Names), []byte("probe")
 			o := s.asked(n, func(w *lockWait) (lock.Result, *lock.Acquisition) {
 				return n.e.Locks().Acquire(name, owner, s.Locks.MaxLease, 0, w)
 			})
@@ -587,7 +610,7 @@ func (n *node) outvoted() map[string]bool {
 func (n *node) isOwnRun(v *vote) bool {
 	const ownBits = 1<<16 - 1 // of a run's token: which node gave it out
 	j := n.e.Job(&v.job)
-	return store.Space(v.name[0]) == store.LockRun && v.flags&voteKept == 0 && v.token&ownBits == uint64(n.id.Node())&ownBits &&
+	return store.SpaceOf(v.name) == store.LockRun && v.flags&voteKept == 0 && v.token&ownBits == uint64(n.id.Node())&ownBits &&
 		j != nil && (j.State == store.StateQueued || j.Returning()) && !j.Unique().Has(store.UniqueHasRun)
 }
 

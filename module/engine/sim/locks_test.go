@@ -261,6 +261,12 @@ var lockHistories = map[string]Config{
 	"changes": {Nodes: 5, Jobs: 5, Seconds: 300, AckShare: 1, Wiped: 2, Locks: &Lockers{Clients: 8, Names: 2, MaxLease: 8000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Joins: 30, MaxNodes: 7, Replaced: 10, ForgetSecs: 30, Partitions: 60, CutSecs: 40, Crashes: 20,
 	}},
+	"limits": {Nodes: 3, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 10, Names: 2, Limit: 3, MaxLease: 8000, Leave: 0.2, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Loss: 0.05, Crashes: 60, Resets: 60, Partitions: 60, CutSecs: 30, Skew: 5000,
+	}},
+	"limits, pauses": {Nodes: 5, Jobs: 5, Seconds: 240, AckShare: 1, Locks: &Lockers{Clients: 12, Names: 1, Limit: 5, MaxLease: 6000, Wait: 30_000, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Pauses: 90, Blackouts: 20, Stops: 20, NodesLate: true, Skew: 5000, Wipes: 10,
+	}, Wiped: 1000},
 	"everything": {Nodes: 5, Seconds: 300, Wiped: 1000, Locks: &Lockers{Clients: 8, Names: 3, MaxLease: 60_000, Drift: LockDrift, Judge: linearizable}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 20, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Skew: 5000,
 	}},

@@ -265,7 +265,8 @@ func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 
 // policies are what the settings say of all queues.
 func (s *Sim) policies() *engine.Policies {
-	return &engine.Policies{RateOf: func([]byte) engine.Rate { return s.Rate }, Rated: s.Rate.Count > 0, Generation: 1}
+	limits := engine.Limits{Rate: s.Rate, AtOnce: s.AtOnce}
+	return &engine.Policies{LimitsOf: func([]byte) engine.Limits { return limits }, Rated: s.Rate.Count > 0 || s.AtOnce > 0, Generation: 1}
 }
 
 // inRate notes a delivery, and checks that a queue's rate holds.
@@ -285,6 +286,7 @@ func (s *Sim) inRate(n *node, queue string) {
 
 func (s *Sim) take(n *node, sj *store.Job) {
 	s.inRate(n, string(sj.Queue.NameBytes()))
+	s.takesSlot(n, sj)
 	j := s.jobs[sj.ID]
 	if j == nil {
 		s.fail("node %d delivers a job that nobody added: %s", n.i, sj.ID)
@@ -366,6 +368,7 @@ func (s *Sim) beat(j *job, n *node, every int64, times int) {
 				s.trace("node %d: WORKING %s of %d: %v", n.i, j.id, at, err)
 				if err == nil {
 					s.uniqueWorked(n, j, at)
+					s.keepsSlot(n, j.id, at)
 				}
 			}
 			work := engine.Work{Client: answer}
@@ -385,6 +388,7 @@ func (s *Sim) beat(j *job, n *node, every int64, times int) {
 func (s *Sim) nack(j *job, n *node) {
 	s.command(n, func(e *engine.Node) {
 		before, worked := j.delivered, j.worked
+		s.leavesSlot(j.id, false)
 		s.uniqueGiven(j)
 		f := s.failure()
 		if j.unique == nil && (f.Dead || s.Failing > 0 && s.r.IntN(3) == 0) {
@@ -481,6 +485,7 @@ func (s *Sim) ack(j *job, n *node) {
 	}
 	n.call(func() {
 		if !s.healed && s.chance(s.Fast) {
+			s.leavesSlot(j.id, true)
 			known := n.e.FastAck(&j.id)
 			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
 			j.done, j.fast = true, true
@@ -488,6 +493,7 @@ func (s *Sim) ack(j *job, n *node) {
 			return
 		}
 		s.uniqueGiven(j)
+		s.leavesSlot(j.id, true)
 		known := n.e.Ack(&j.id)
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
 		if known && !j.acked {

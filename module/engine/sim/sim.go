@@ -103,6 +103,8 @@ type Config struct {
 	Failing float64
 	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.
 	Rate engine.Rate
+	// AtOnce is how many jobs of each queue are in progress at most (CONCURRENCY); 0: there is no limit.
+	AtOnce int64
 
 	// FamilyMoved: some deferred jobs are released into another queue, and some jobs that come
 	// after cancelled ones become dead letters.
@@ -179,8 +181,10 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
-	flushings  [queues]int        // QFLUSHes of each queue that wait for their answer
-	deliveries map[string][]int64 // when jobs of each queue were delivered, if there is a Rate
+	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
+	acked      map[store.ID]bool       // some client has done with these jobs, if there is AtOnce
+	progress   map[string][]inProgress // of each queue, if there is AtOnce
+	deliveries map[string][]int64      // when jobs of each queue were delivered, if there is a Rate
 	now        int64
 	seq        uint64
 	queue      events
@@ -426,8 +430,11 @@ func (s *Sim) maxLease() int64 {
 		return s.Locks.MaxLease
 	case s.Uniques != nil:
 		return s.Uniques.MaxLease
+	// After promotions nodes wait for the longest lease that others may have given.
 	case s.Rate.Count > 0:
-		return 3 * s.Rate.Seconds * 1000 // after promotions nodes wait for the longest lease that others may have given
+		return 3 * s.Rate.Seconds * 1000
+	case s.AtOnce > 0:
+		return 3 * retrySecs * 1000
 	}
 	return 0
 }
@@ -643,7 +650,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Returns: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Returns: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

@@ -165,6 +165,13 @@ var histories = map[string]Config{
 	"rated lossy": {PerTenSeconds: 800, Nodes: 5, Jobs: 60, Seconds: 180, AckShare: 0.6, Once: 0.1, Replicate: 3, Rate: engine.Rate{Count: 5, Seconds: 3}, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Resets: 100, Partitions: 30, Pauses: 20, Promotions: 20, PauseQueue: 20, Skew: 500,
 	}},
+	"concurrency calm": {PerTenSeconds: 800, Nodes: 3, Jobs: 100, Seconds: 60, AckShare: 1, Once: 0.2, Loyal: true, Replicate: 2, AtOnce: 2, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"concurrency": {PerTenSeconds: 800, Nodes: 3, Jobs: 100, Seconds: 180, AckShare: 0.8, Replicate: 2, AtOnce: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 20, Stops: 20, Rewrites: 30, Resets: 60, Pauses: 20, Partitions: 20, Skew: 2000,
+	}},
+	"concurrency lossy": {PerTenSeconds: 800, Nodes: 5, Jobs: 60, Seconds: 240, AckShare: 0.8, Replicate: 3, AtOnce: 3, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Resets: 100, Partitions: 30, Pauses: 20, Promotions: 10, PauseQueue: 20, Skew: 500,
+	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
 		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Skew: 2000,

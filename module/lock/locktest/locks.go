@@ -29,20 +29,22 @@ func (w *World) tokenAt(i int) uint64 {
 	return FirstToken + uint64(token)
 }
 
-// acquire NODE NAME OWNER [lease=10s] [wait=…] claims a lock for an owner, or for a job: acquire NODE NAME JOB job [any].
+// acquire NODE NAME OWNER [lease=10s] [wait=…] [limit=n] claims a lock, or one of n slots of it, for an owner, or for a job: acquire NODE NAME JOB job [any].
 func (w *World) acquire() {
 	n, owner := w.Actor(0), w.Word(2)
 	lease, wait := int64(10_000), int64(0)
 	w.duration("lease", &lease)
 	w.duration("wait", &wait)
+	limit := 1
+	w.Arg("limit", &limit)
 	n.Do(func() {
 		if !w.D.HasArg("job") {
-			w.ended(n.Node.Locks().Acquire(w.bareName(1), []byte(owner), lease, wait, owner))
+			w.ended(n.Node.Locks().AcquireSlot(w.bareName(1), []byte(owner), lease, wait, limit, owner))
 			return
 		}
 		id := w.NamedJob(owner)
 		then := func(o lock.Result) { w.Say("  %s: the claim of %s ends: %s", n.Name, owner, w.outcome(&o)) }
-		now, _ := n.Node.Locks().AcquireFor(lock.ForJob{Name: w.waitName(1), Job: id, Lease: lease, Any: w.D.HasArg("any"), Timeout: wait}, then)
+		now, _ := n.Node.Locks().AcquireFor(lock.ForJob{Name: w.waitName(1), Slots: limit, Job: id, Lease: lease, Any: w.D.HasArg("any"), Timeout: wait}, then)
 		if now != nil {
 			then(*now)
 		}

@@ -65,6 +65,15 @@ func (l Letter) String() string {
 	return text + w.Text(l, &m)
 }
 
+// ShownName is a lock's name without its space, and its slot if that isn't 0.
+func ShownName(name []byte) string {
+	slot, base := store.SlotName(name)
+	if slot == 0 {
+		return string(base[1:])
+	}
+	return fmt.Sprintf("%s/%d", base[1:], slot)
+}
+
 // JobName is the script's name of a job.
 func (w *World) JobName(id store.ID) string {
 	if name := w.Jobs[id]; name != "" {
@@ -98,7 +107,7 @@ func Token(t uint64) string {
 func (w *World) lockOf(l *wire.Lock) string {
 	text := ""
 	if len(l.Name) > 0 {
-		text += " " + string(l.Name[1:])
+		text += " " + ShownName(l.Name)
 	}
 	if l.Token > 0 {
 		text += " " + Token(l.Token)
@@ -175,6 +184,9 @@ func (w *World) outcome(o *lock.Result) string {
 	switch {
 	case o.Kind == lock.Granted:
 		text += " " + Token(o.Token)
+		if o.Slot > 0 {
+			text += fmt.Sprintf(" slot %d", o.Slot)
+		}
 	case o.Kind == lock.Conflict && o.Job != store.ID{}:
 		text += " with " + w.JobName(o.Job)
 	case o.Kind == lock.Conflict && o.Owner != nil:

@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/tests/harness"
+)
+
+// C2: never more than two jobs are in progress in the whole mesh, whichever node has them and the workers, and all are done.
+func TestLifeC2(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.votes(t)
+	require.Equal(t, "OK", m[1].Do("QCONFIG", "SET", "q", "CONCURRENCY", 2).Str)
+	for _, s := range m {
+		c := s.Dial()
+		harness.Await(t, 10*time.Second, "the setting to be known", func() bool { return c.Do("QCONFIG", "GET", "q").Field("concurrency").Str == "2" })
+	}
+	const jobs = 60
+	for i := range jobs {
+		added(t, m[i%3].Dial(), "q", fmt.Sprint(i), 5000, "REPLICATE", 1+i%3, "RETRY", 600)
+	}
+	var mutex sync.Mutex
+	var workers sync.WaitGroup
+	running, most, done := 0, 0, 0
+	for i := range 10 {
+		workers.Go(func() {
+			c := m[i%3].Dial()
+			for {
+				mutex.Lock()
+				over := done == jobs
+				mutex.Unlock()
+				if over {
+					return
+				}
+				v := c.Do("GETJOB", "TIMEOUT", 1000, "FROM", "q")
+				if v.NullArray() {
+					continue
+				}
+				mutex.Lock()
+				running++
+				most = max(most, running)
+				mutex.Unlock()
+				time.Sleep(5 * time.Millisecond) // the work
+				mutex.Lock()
+				running--
+				done++
+				mutex.Unlock()
+				c.Do("ACKJOB", v.Elems[0].Elems[1].Str)
+			}
+		})
+	}
+	workers.Wait()
+	assert.LessOrEqual(t, most, 2)
+	m.awaitNoJobs(t)
+}
+
+// C4: WORKING keeps the slot, at the node that delivered the job and at another one.
+func TestLifeC4(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.votes(t)
+	m[0].Do("QCONFIG", "SET", "q", "CONCURRENCY", 1)
+	harness.Await(t, 10*time.Second, "the setting to be known", func() bool { return m[1].Do("QCONFIG", "GET", "q").Field("concurrency").Str == "1" })
+	c := m[0].Dial()
+	first := added(t, c, "q", "1", 5000, "REPLICATE", 3, "RETRY", 5)
+	require.Equal(t, first, c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q").Elems[0].Elems[1].Str)
+	second := added(t, c, "q", "2", 5000, "REPLICATE", 1, "RETRY", 5)
+	w := m[0].Dial()
+	w.Send("GETJOB", "TIMEOUT", 60_000, "FROM", "q")
+	for i := range 8 { // longer than its retry time in all
+		at := m[i%2]
+		harness.Await(t, 10*time.Second, "a part of its retry time to be over", func() bool { return at.Do("SHOW", first).Field("next-requeue-within").Int() < 4000 })
+		require.True(t, w.Silent(time.Millisecond))
+		if v := at.Do("WORKING", first); v.Kind == '-' {
+			t.Skipf("the machine stood still for too long: %v", v)
+		}
+	}
+	require.EqualValues(t, 1, m[1].Do("ACKJOB", first).Int())
+	require.Equal(t, second, w.Receive().Elems[0].Elems[1].Str)
+}
+
+// C5: the side of a partition that has no majority delivers nothing, and says why. With QUORUM any it goes on by itself.
+func TestLifeC5(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.votes(t)
+	m[0].Do("QCONFIG", "SET", "q", "CONCURRENCY", 3)
+	m[0].Do("QCONFIG", "SET", "any", "CONCURRENCY", 3, "QUORUM", "any")
+	c := m[0].Dial()
+	added(t, c, "q", "b", 5000, "REPLICATE", 1)
+	added(t, c, "any", "b", 5000, "REPLICATE", 1)
+	m[1:].stop()
+	defer m[1:].resume()
+	harness.Await(t, 20*time.Second, "the other nodes to be away", func() bool { return m[0].Info("jobmesh", "jobmesh_reachable_nodes") == "0" })
+	assert.True(t, c.Do("GETJOB", "TIMEOUT", 1500, "FROM", "q").NullArray())
+	assert.Equal(t, "quorum", c.Do("QSTAT", "q").Field("limited").Str)
+	require.Len(t, c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "any").Elems, 1)
+	c.Send("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+	m[1:].resume()
+	require.NotEmpty(t, c.Receive().Elems, "when there is a majority again")
+}
