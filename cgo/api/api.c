@@ -91,10 +91,15 @@ static void on_event(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void
 
 int turn_wanted;
 
+static void on_woken(void *unused) { (void)unused; }
+
+int api_wake(void) { return redis.EventLoopAddOneShot(on_woken, NULL); }
+
 /* Answers to blocked clients wait here for the end of the turn, the oldest first. Redis 7.0 never answers a client that CLIENT UNBLOCK
- * names after UnblockClient and before the turn's end. Between the reports of on_turn no command runs. */
+ * names after UnblockClient and before the server comes to the unblocked clients, which it does just after the first report of on_turn.
+ * Then it carries out what these clients have sent besides, before it sleeps: an answer that comes then ends the sleep at once. */
 static struct frame *answers, *last_answer;
-static int asleep;
+int asleep;
 
 static void hand_over(struct frame *answer) {
     RedisModuleBlockedClient *to = answer->to;
@@ -110,10 +115,8 @@ void api_unblock(RedisModuleBlockedClient *bc, struct frame *answer) {
     answer->prev = last_answer;
     *(last_answer ? &last_answer->next : &answers) = answer;
     last_answer = answer;
-    if (asleep) hand_over(answer);
+    if (asleep) api_wake();
 }
-
-static void on_woken(void *unused) { (void)unused; }
 
 /* The server reports that it is about to sleep before it writes the AOF. It has written
  * the AOF when it reports that it has slept. So with an AOF the turn ends at the second
@@ -133,12 +136,12 @@ static void on_turn(RedisModuleCtx *ctx, RedisModuleEvent e, uint64_t sub, void 
         turn_wanted = 0;
         if (redis.GetContextFlags(ctx) & CTX_AOF) {
             due = 1;
-            redis.EventLoopAddOneShot(on_woken, NULL);
+            api_wake();
         } else {
             goTurn();
         }
     }
-    while (asleep && answers) hand_over(answers);
+    while (sub != AFTER_SLEEP && answers) hand_over(answers);
 }
 
 /* A key, of this module's types or another, may have a new name or a time to live. */

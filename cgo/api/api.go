@@ -327,7 +327,11 @@ func StopTimer(ctx Context, timer uint64) { C.r_stop_timer(ctxOf(ctx), C.uint64_
 
 // WantTurn makes C call [Handler.Turn] once, when this turn of the event loop is over. The
 // AOF, if there is one, is written by then.
-func WantTurn() { C.turn_wanted = 1 }
+func WantTurn() {
+	if C.turn_wanted = 1; C.asleep != 0 {
+		C.api_wake() // commands that run behind the report that the server is about to sleep
+	}
+}
 
 // Post makes the server call [Handler.Posted] once, on the main thread. Safe on any thread.
 func Post() error { return status(C.api_post()) }

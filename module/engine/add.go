@@ -93,13 +93,13 @@ type placement struct {
 func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	unique := a.Unique.Strategy != 0 && !n.notUnique
 	waits := unique && a.Unique.Strategy != store.UniqueDuring
-	var hash uint64
-	if waits {
-		hash = n.nameClaim(a)
-	}
 	where, err := n.addable(a)
 	if err != nil {
 		return id, false, err
+	}
+	var hash uint64
+	if waits {
+		hash = n.nameClaim(a) // not before: addable may end other jobs, whose locks' names take the same memory
 	}
 	extras := n.extrasOf(a, where.family, unique)
 	if waits && !n.mesh.Alone() && !n.knownHeld(n.scratch.lock) {

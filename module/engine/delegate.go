@@ -129,7 +129,13 @@ func (n *Node) expireRun(j *store.Job) {
 // the same, takes the votes for its own run back (GivenBack). A voter that has a vote by another token answers with
 // that token, and with the time that the vote has left: EndPastRun takes back the votes that are older than this NACK.
 func (n *Node) endRunElsewhere(j *store.Job, counted bool) {
-	if !runs(j) || n.mesh.Alone() {
+	if !runs(j) {
+		return
+	}
+	if n.mesh.Alone() {
+		if l := n.locks.Live(n.lockName(j, j.Unique(), store.LockRun)); l != nil && l.Job == j.ID && l.Flags&lock.FlagForeign != 0 {
+			n.locks.Remove(l) // the vote for a client of a node that is forgotten
+		}
 		return
 	}
 	times := uint64(0)

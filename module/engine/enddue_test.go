@@ -128,3 +128,26 @@ func TestADequeuedJobGoesByAFlush(t *testing.T) {
 	ticks(n, dawn, 3000)
 	assert.EqualValues(t, 0, n.Jobs())
 }
+
+// ADDJOB … UNIQUE … KEY k AFTER P, where P's life is over and P becomes a dead letter (ONEXPIRE dead) by endDue: bury ends P's locks, whose
+// name lies in the scratch memory in which AddJob has the name of the new job's lock.
+func TestAnADDJOBAfterADyingUniqueParent(t *testing.T) {
+	n, _, _ := node(dawn)
+	p, _, err := n.AddJob(&engine.Add{Queue: []byte("parents"), Body: []byte("p"), Replicate: 1, Retry: 1, TTL: 5,
+		Policy: &engine.Policy{Set: engine.SetOnExpire, ExpiredDies: true},
+		Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("parentkey")}})
+	require.NoError(t, err)
+	n.Effects()
+	n.SetNow(dawn + 6000)
+	add := func(after ...store.ID) (store.ID, error) {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("x"), Replicate: 1, Retry: 100, TTL: 6000, Members: engine.Members{After: after},
+			Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k"), Conflict: store.ConflictRaise}})
+		n.Effects()
+		return id, err
+	}
+	a, err := add(p)
+	require.NoError(t, err)
+	b, err := add()
+	t.Logf("%v %v %v", a.String(), b.String(), err)
+	assert.Error(t, err, "the first job has the key k, and lives")
+}

@@ -253,6 +253,9 @@ func (n *Node) fits(p *Peer, j *store.Job) bool {
 	if p.Minority && needsMajority(u) {
 		return false
 	}
+	if j.Retry == 0 && endsByDelivery(u) && n.locks.Asks(&j.ID) {
+		return false // it takes its waiting lock again, and the votes would find no job
+	}
 	if u.Busy() == store.BusyWait {
 		return true
 	}

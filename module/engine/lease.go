@@ -253,8 +253,8 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 			n.giveUpRun(name, id, o.Token) // it was extended for a client that got the job elsewhere
 		case space == store.LockWait && j == nil && id.AtMostOnce() && !n.tombstones.has(id):
 			// The job was handed over meanwhile, and took its lock along.
-		case j == nil && n.livesAway(id):
-			// The job's queue went to another database meanwhile. The other nodes keep the key for the job.
+		case j == nil && n.livesOn(id):
+			n.leaveVote(name, id)
 		default:
 			n.freeName(name, id, o.Token)
 		}
@@ -278,6 +278,18 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 		return ErrReplica
 	}
 	return notExtended{o.Because(ErrNotExtended)} // the lock's lease goes on until it is over
+}
+
+// livesOn says whether a job that isn't here any more lives on: its queue went to another database, or only this node's copy was deleted. The
+// votes that are its own stay.
+func (n *Node) livesOn(id *store.ID) bool { return n.livesAway(id) || (*owners)(n).LivesElsewhere(*id) }
+
+// leaveVote leaves this node's vote for such a job to the other nodes, if they have the job.
+func (n *Node) leaveVote(name []byte, id *store.ID) {
+	if l := n.store.Lock(name); l != nil && l.Job == *id && (*owners)(n).LivesElsewhere(*id) {
+		n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+		n.locks.Log(l)
+	}
 }
 
 // isPast says whether a job no longer has the lock that was just renewed for it: it isn't worked on, or it
@@ -334,8 +346,9 @@ func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	switch {
 	case o.Kind == lock.Granted && waits:
 		j.Unique().SetWait(o.Token)
-	case o.Kind == lock.Granted && j == nil && n.livesAway(id):
-		return false // its queue went to another database meanwhile
+	case o.Kind == lock.Granted && j == nil && n.livesOn(id):
+		n.leaveVote(name, id)
+		return false
 	case o.Kind == lock.Granted:
 		n.freeName(name, id, o.Token)
 		return false

@@ -248,8 +248,8 @@ func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result)
 		n.hasRun(j, u, name, o.Token)
 		q := j.Queue
 		w := n.firstOf(q)
-		if allowed := n.allowed(q); w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed {
-			u.Clear(store.UniqueHasRun) // no client wants the job any more, or the queue's rate forbids it
+		if allowed := n.allowed(q); w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed || n.isToGo(j) {
+			u.Clear(store.UniqueHasRun) // no client wants the job any more, the queue's rate forbids it, or a flush takes the job
 			n.giveUpRun([]byte(name), id, o.Token)
 			if !allowed {
 				n.serveLater(q)

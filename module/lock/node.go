@@ -102,10 +102,10 @@ type Node struct {
 	verdicts       table.Roster[string, verdict] // by lock
 	inquiries      int64                         // counts questions to other nodes; numbers the next one
 	leftovers      table.Roster[store.ID, leftover]
-	nextLook       int64        // monotonic
-	firstOwn       uint64       // the first token that this node gave out since its start, or since it was a replica
-	seen           uint64       // the greatest token that this node gave out, or another told of
-	reset          uint64       // seen at the last RESET
+	nextLook       int64  // monotonic
+	firstOwn       uint64 // the first token that this node gave out since its start, or since it was a replica
+	seen           uint64 // the greatest token that this node gave out, or another told of
+	reset          lastReset
 	reserved       uint64       // tokens up to this one are written off in the log
 	nonQuorum      int          // locks with one of flagsNonQuorum
 	maxLease       int64        // ms

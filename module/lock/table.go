@@ -269,13 +269,26 @@ func (n *Node) lives(l *store.Lock) bool {
 // outlivesMesh says whether a vote lasts to its end though all other nodes are forgotten: a client may still work on the job, and
 // keeps its time. After RESET, which forgets all that was, no vote lasts.
 func (n *Node) outlivesMesh(l *store.Lock) bool {
-	return l.Space() == store.LockRun && l.Until != 0 && l.Lease <= longLeaseMS && l.Token > n.reset && !n.jobs.Done(l.Job)
+	return l.Space() == store.LockRun && l.Until != 0 && l.Lease <= longLeaseMS && !n.beforeReset(l) && !n.jobs.Done(l.Job)
+}
+
+// beforeReset says whether a vote is from before the last RESET: by its token, or by its lease if it was loaded, since the tokens of such votes
+// aren't looked at.
+func (n *Node) beforeReset(l *store.Lock) bool {
+	return n.reset.done && (l.Token <= n.reset.seen || l.Until-l.Lease <= n.reset.at)
 }
 
 // Reset follows RESET: the votes for the jobs of other nodes are over.
 func (n *Node) Reset() {
-	n.reset = n.seen
+	n.reset = lastReset{done: true, seen: n.seen, at: n.host.Monotonic()}
 	n.Sweep()
+}
+
+// lastReset is what the node knows of its last RESET.
+type lastReset struct {
+	done bool
+	seen uint64 // Node.seen then
+	at   int64  // monotonic
 }
 
 // endedByFlush says whether a flush has ended a lock that is in the table still. A window ends with the epoch in which

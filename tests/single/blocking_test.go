@@ -147,6 +147,28 @@ func TestUnblockedWhileAnswered(t *testing.T) {
 	}
 }
 
+// A client that waits has sent further commands. Once it is answered, the server carries these out before it sleeps: one of them serves a second
+// client, and the next unblocks that one.
+func TestUnblockedByTheRestOfAPipeline(t *testing.T) {
+	s := harness.Start(t)
+	c, w, x := s.Dial(), s.Dial(), s.Dial()
+	cid := w.Do("CLIENT", "ID").Int()
+	w.Send("GETJOB", "FROM", "q")
+	awaitBlocked(t, s, 1)
+	x.Later("GETJOB", "FROM", "p")
+	x.Later("ADDJOB", "q", "b", 0, "RETRY", 100)
+	x.Later("CLIENT", "UNBLOCK", cid)
+	x.Flush()
+	awaitBlocked(t, s, 2)
+	c.Do("ADDJOB", "p", "b", 0)
+	require.Len(t, x.Receive().Elems, 1)
+	x.Receive()
+	x.Receive()
+	w.Send("PING")
+	require.NotEqual(t, "PONG", w.Receive().Str, "the reply to GETJOB")
+	require.Equal(t, "PONG", w.Receive().Str)
+}
+
 func TestNeverBlocksInMultiOrLua(t *testing.T) {
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("EVAL", "return redis.call('GETJOB','FROM','q')", 0).Null)

@@ -157,3 +157,14 @@ func TestAddedBesideAJobThatIsAboutToEnd(t *testing.T) {
 		require.Equal(t, int64(1), c.Do("ACKJOB", v[1].Str).Int())
 	}
 }
+
+// A job that ends as it is named as a parent, and becomes a dead letter, changes nothing of the new job's own key.
+func TestAddedBehindAUniqueJobThatDies(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	p := add(t, c, "parents", "p", 0, "RETRY", 1, "TTL", 1, "ONEXPIRE", "dead", "UNIQUE", "until-processed", "KEY", "pk")
+	require.Equal(t, "OK", c.Do("CLIENT", "PAUSE", 1500, "WRITE").Str)
+	add(t, c, "q", "x", 0, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", "raise", "AFTER", p)
+	require.True(t, c.Do("ADDJOB", "q", "y", 0, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", "raise").Err("DUPLICATE"))
+}
