@@ -93,7 +93,7 @@ int turn_wanted;
 
 static void on_woken(void *unused) { (void)unused; }
 
-void api_wake(void) { redis.EventLoopAddOneShot(on_woken, NULL); }
+int api_wake(void) { return redis.EventLoopAddOneShot(on_woken, NULL); }
 
 /* Answers to blocked clients wait here for the end of the turn, the oldest first. Redis 7.0 never answers a client that CLIENT UNBLOCK
  * names after UnblockClient and before the server comes to the unblocked clients, which it does just after the first report of on_turn.

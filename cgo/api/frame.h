@@ -85,7 +85,7 @@ struct frame *frame_new(void);
 void frame_free(struct frame *f);
 /* Go sets it so that C calls goTurn once, when this turn of the event loop is over. */
 extern int turn_wanted, asleep;
-void api_wake(void); /* the server's next sleep, or the one that it is in, ends at once */
+int api_wake(void); /* the server's next sleep, or the one that it is in, ends at once */
 extern int aof_of_commands; /* see AOFOfCommands */
 int64_t frame_now(void); /* unix ms */
 void frame_turn(void); /* a turn of the event loop begins: the clock is read again */
