@@ -127,11 +127,9 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 			f.Dead = true
 		case is(opt, "DELAY") && more && !f.HasDelay:
 			i++
-			v, ok := between(c.Arg(i), 0, engine.MaxSeconds)
-			if !ok {
+			if f.Delay, f.HasDelay = seconds(c.Arg(i), engine.MaxSeconds*1000); !f.HasDelay {
 				return 0, errDelay
 			}
-			f.Delay, f.HasDelay = v*1000, true
 		case is(opt, "REASON") && more && f.Reason == nil:
 			i++
 			f.Reason = append([]byte{}, c.Arg(i)...)
