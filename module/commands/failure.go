@@ -19,6 +19,7 @@ const (
 	errMaxLapses     engine.Refusal = "ERR MAXLAPSES must be between 0 and 65535"
 	errDead          engine.Refusal = "ERR DEAD must name another queue, in 1 to 1024 bytes"
 	errDeadTTL       engine.Refusal = "ERR DEADTTL must be a non negative number, at most 2147483647 (seconds)"
+	errDeadMax       engine.Refusal = "ERR DEADMAX must be a number of jobs, 0 to 2147483647"
 	errOnExpire      engine.Refusal = "ERR ONEXPIRE must be drop or dead"
 	errLapsesOnce    engine.Refusal = "ERR MAXLAPSES needs a RETRY time: an at-most-once job is never tried again"
 	errOnce          engine.Refusal = "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time: an at-most-once job is never tried again"

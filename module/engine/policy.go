@@ -53,9 +53,11 @@ type Policies struct {
 	Any      bool                       // whether they say anything for any queue
 	Counting bool                       // whether any says MAXDELIVERIES
 
-	RateOf     func(queue []byte) Rate // the zero Rate: the settings say none for this queue
-	Rated      bool                    // whether any says a rate
-	Generation uint32                  // another one after each change, never 0
+	RateOf     func(queue []byte) Rate  // the zero Rate: the settings say none for this queue
+	Rated      bool                     // whether any says a rate
+	DeadMaxOf  func(queue []byte) int64 // how many dead letters a queue keeps; 0: all
+	DeadMaxed  bool                     // whether any says that
+	Generation uint32                   // another one after each change, never 0
 }
 
 // override puts what p says over q.
