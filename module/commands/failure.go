@@ -19,6 +19,7 @@ const (
 	errMaxLapses     engine.Refusal = "ERR MAXLAPSES must be between 0 and 65535"
 	errDead          engine.Refusal = "ERR DEAD must name another queue, in 1 to 1024 bytes"
 	errDeadTTL       engine.Refusal = "ERR DEADTTL must be a non negative number, at most 2147483647 (seconds)"
+	errDeadMax       engine.Refusal = "ERR DEADMAX must be a number of jobs, 0 to 2147483647"
 	errOnExpire      engine.Refusal = "ERR ONEXPIRE must be drop or dead"
 	errLapsesOnce    engine.Refusal = "ERR MAXLAPSES needs a RETRY time: an at-most-once job is never tried again"
 	errOnce          engine.Refusal = "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time: an at-most-once job is never tried again"
@@ -127,11 +128,9 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 			f.Dead = true
 		case is(opt, "DELAY") && more && !f.HasDelay:
 			i++
-			v, ok := between(c.Arg(i), 0, engine.MaxSeconds)
-			if !ok {
+			if f.Delay, f.HasDelay = seconds(c.Arg(i), engine.MaxSeconds*1000); !f.HasDelay {
 				return 0, errDelay
 			}
-			f.Delay, f.HasDelay = v*1000, true
 		case is(opt, "REASON") && more && f.Reason == nil:
 			i++
 			f.Reason = append([]byte{}, c.Arg(i)...)

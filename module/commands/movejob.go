@@ -46,7 +46,7 @@ func parseMove(c args) (v moving, err error) {
 			}
 			i += 2
 		case is(opt, "AT") && more && v.ids > 0 && !v.HasAt:
-			if v.At, v.HasAt = between(c.Arg(i+1), 0, engine.MaxUnix); !v.HasAt {
+			if v.At, v.HasAt = seconds(c.Arg(i+1), engine.MaxUnix); !v.HasAt {
 				return v, errDueAt
 			}
 			i += 2
@@ -130,7 +130,7 @@ func (m *module) mayMove(c *rm.Ctx, v *moving) error {
 			return errNoKey // the server takes the first TO for the word, also where it is the name of a queue
 		}
 	}
-	if v.HasAt && v.At-m.node.Now()/1000 >= engine.MaxSeconds {
+	if v.HasAt && v.At-m.node.Now() >= engine.MaxSeconds*1000 {
 		return errDueAt
 	}
 	m.watchMemory(0)

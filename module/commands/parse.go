@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"bytes"
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/rm"
@@ -89,6 +90,18 @@ func between(b []byte, lo, hi int64) (int64, bool) {
 	return v, ok && v >= lo && v <= hi
 }
 
+// seconds reads a time in seconds, with or without a fraction, up to most ms. It returns ms, and rounds up.
+func seconds(b []byte, most int64) (ms int64, ok bool) {
+	if v, whole := integer(b); whole {
+		return v * 1000, v >= 0 && v <= most/1000
+	}
+	if bytes.ContainsFunc(b, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }) {
+		return 0, false
+	}
+	ms, err := parseSeconds(b)
+	return ms, err == nil && ms <= most
+}
+
 // readPriority reads a job's priority.
 func readPriority(b []byte) (int, bool) {
 	v, ok := between(b, -store.MaxPriority, store.MaxPriority)
@@ -140,7 +153,7 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 	if d.settings != nil {
 		d.settings.apply(a)
 	}
-	n, given, copied, delayed, at := c.NArgs(), uint8(0), false, false, int64(-1)
+	n, given, copied, delayed, delay, at := c.NArgs(), uint8(0), false, false, int64(0), int64(-1)
 	for i := first; i < n; i++ {
 		if used, err := familyOption(c, i, a); err != nil {
 			return 0, err
@@ -169,10 +182,10 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 			a.Retry, ok = between(c.Arg(i+1), 0, engine.MaxSeconds)
 			err = errRetry
 		case is(opt, "DELAY"):
-			a.Delay, ok = between(c.Arg(i+1), 0, engine.MaxSeconds)
+			delay, ok = seconds(c.Arg(i+1), engine.MaxSeconds*1000)
 			err, delayed = errDelay, true
 		case is(opt, "AT"):
-			at, ok = between(c.Arg(i+1), 0, engine.MaxUnix)
+			at, ok = seconds(c.Arg(i+1), engine.MaxUnix)
 			err = errDueAt
 		case is(opt, "MAXLEN"):
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
@@ -221,7 +234,12 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 	switch {
 	case at >= 0 && delayed:
 		return 0, errAtDelay
-	case at >= 0 && !a.DueAt(at, d.now):
+	case delayed && delay%1000 == 0:
+		a.Delay = delay / 1000
+	case delayed:
+		at = d.now + delay // a job's own delay has whole seconds
+	}
+	if at >= 0 && !a.DueAt(at, d.now) {
 		return 0, errDueAt
 	}
 	if a.TTL == 0 {

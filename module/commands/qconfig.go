@@ -25,7 +25,7 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL and ONEXPIRE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL, DEADMAX and ONEXPIRE are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errRate         engine.Refusal = "ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"
 	errConcurrency  engine.Refusal = "ERR CONCURRENCY must be between 1 and 65535"
@@ -52,6 +52,7 @@ const (
 	setPriority
 	setRate
 	setExclude
+	setDeadMax
 	policyBits = iota + 8
 
 	setConcurrency settingBits = 1 << 31
@@ -88,6 +89,8 @@ func parseSettings(c args, i int, s *settings) error {
 			err = num(setDelay, &s.add.Delay, 0, engine.MaxSeconds, errDelay)
 		case is(opt, "MAXLEN"):
 			err = num(setMaxLen, &s.add.MaxLen, 1, 1<<63-1, errMaxLen)
+		case is(opt, "DEADMAX"):
+			err = num(setDeadMax, &s.deadMax, 0, engine.MaxSeconds, errDeadMax)
 		case is(opt, "PRIORITY"):
 			var v int64
 			err = num(setPriority, &v, -store.MaxPriority, store.MaxPriority, errPriority)
@@ -211,6 +214,7 @@ var options = []option{
 	{setPriority, "priority", func(s *settings) []string { return decimal(int64(s.add.Priority)) }},
 	{setRate, "rate", func(s *settings) []string { return append(decimal(s.limits.Count), decimal(s.limits.Seconds)...) }},
 	{setConcurrency, "concurrency", func(s *settings) []string { return decimal(s.limits.AtOnce) }},
+	{setDeadMax, "deadmax", func(s *settings) []string { return decimal(s.deadMax) }},
 	{setExclude, "exclude", func(s *settings) []string { return either(s.exclude, "yes", "no") }},
 	{policyBit(engine.SetBackoff), "backoff", func(s *settings) []string {
 		p := &s.policy

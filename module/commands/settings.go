@@ -28,6 +28,7 @@ type settings struct {
 	add     engine.Add
 	policy  engine.Policy
 	limits  engine.Limits
+	deadMax int64        // dead letters that the queue keeps; 0: all
 	unknown []oneSetting // that a newer release has made: they are kept, and told to others
 }
 
@@ -45,17 +46,18 @@ func (s *settings) apply(a *engine.Add) {
 
 // queueSettings are all settings.
 type queueSettings struct {
-	exact    map[string]*settings
-	patterns []*settings // the longest first
-	sorted   []*settings // all of them, by name
-	policies engine.Policies
-	policed  int // how many say what becomes of jobs that fail
-	counting int // how many of those say MAXDELIVERIES
-	rated    int // how many say RATE or CONCURRENCY
-	kind     *rm.DataType
-	save     func(text []byte) // puts the text where C saves it from
-	loading  bool              // a data set is being loaded; the text is saved when that has ended
-	dirty    bool              // the text has changed since it was saved
+	exact     map[string]*settings
+	patterns  []*settings // the longest first
+	sorted    []*settings // all of them, by name
+	policies  engine.Policies
+	policed   int // how many say what becomes of jobs that fail
+	counting  int // how many of those say MAXDELIVERIES
+	rated     int // how many say RATE or CONCURRENCY
+	deadMaxed int // how many say DEADMAX
+	kind      *rm.DataType
+	save      func(text []byte) // puts the text where C saves it from
+	loading   bool              // a data set is being loaded; the text is saved when that has ended
+	dirty     bool              // the text has changed since it was saved
 }
 
 // any says whether there are settings.
@@ -187,7 +189,10 @@ func (q *queueSettings) police(s *settings, by int) {
 	if s.set&setLimits != 0 {
 		q.rated += by
 	}
-	q.policies.Any, q.policies.Counting, q.policies.Rated = q.policed > 0, q.counting > 0, q.rated > 0
+	if s.deadMax > 0 {
+		q.deadMaxed += by
+	}
+	q.policies.Any, q.policies.Counting, q.policies.Rated, q.policies.DeadMaxed = q.policed > 0, q.counting > 0, q.rated > 0, q.deadMaxed > 0
 	q.newGeneration()
 }
 
@@ -207,6 +212,14 @@ func (q *queueSettings) limitsOf(queue []byte) engine.Limits {
 	limits := s.limits
 	limits.Any = s.add.Unique.Any
 	return limits
+}
+
+// deadMaxOf returns how many dead letters a queue keeps by its settings; 0: all.
+func (q *queueSettings) deadMaxOf(queue []byte) int64 {
+	if s := q.of(queue); s != nil {
+		return s.deadMax
+	}
+	return 0
 }
 
 // policyOf returns what the settings of a queue say of jobs that fail; nil: nothing.
@@ -501,14 +514,14 @@ func withoutResidue(words list) list {
 // reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
-	q.policed, q.counting, q.rated, q.dirty = 0, 0, 0, true
-	q.policies.Any, q.policies.Counting, q.policies.Rated = false, false, false
+	q.policed, q.counting, q.rated, q.deadMaxed, q.dirty = 0, 0, 0, 0, true
+	q.policies.Any, q.policies.Counting, q.policies.Rated, q.policies.DeadMaxed = false, false, false, false
 	q.newGeneration()
 }
 
 // before makes the data type for what is saved beside the keys. No key has this type.
 func (q *queueSettings) before() {
-	q.policies.Of, q.policies.LimitsOf, q.policies.Generation = q.policyOf, q.limitsOf, 1
+	q.policies.Of, q.policies.LimitsOf, q.policies.DeadMaxOf, q.policies.Generation = q.policyOf, q.limitsOf, q.deadMaxOf, 1
 	q.kind.Methods = rm.Methods(record.NoteMethods())
 	q.save = record.SetNote
 }

@@ -67,14 +67,14 @@ func (n *Node) External() bool {
 	return n.leaving || n.MemoryLevel() > 0 && n.Mesh().Reachable() > 0
 }
 
-// MaxUnix is the greatest unix time, in seconds, that an option takes. Its ms have 58 bits.
-const MaxUnix = 1<<48 - 1
+// MaxUnix is the greatest unix time, in ms, that an option takes.
+const MaxUnix = (1<<48 - 1) * 1000
 
-// DueAt sets the delay of a job that is due at a unix time, in seconds; now is in ms. If the time is past, the job is due now. DueAt
+// DueAt sets the delay of a job that is due at a unix time; both times are in ms. If the time is past, the job is due now. DueAt
 // returns false if the time is too far ahead.
 func (a *Add) DueAt(at, now int64) bool {
 	a.Delay, a.At = 0, 0
-	if ahead := at*1000 - now; ahead > 0 {
+	if ahead := at - now; ahead > 0 {
 		a.Delay, a.At = (ahead+999)/1000, at
 	}
 	return a.Delay < MaxSeconds
@@ -258,7 +258,7 @@ func (n *Node) register(a *Add, j *store.Job, q *store.Queue) {
 		j.CTime = n.afterSiblings(a.BlockedBy, j.CTime)
 	}
 	if j.ETime = n.now + a.TTL*1000; a.At > 0 {
-		j.ETime = (a.At + a.TTL - a.Delay) * 1000
+		j.ETime = a.At + (a.TTL-a.Delay)*1000
 	}
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	n.store.RegisterNew(q, j)

@@ -194,6 +194,34 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	return j, nil
 }
 
+// boundDead sees to it that a queue keeps no more dead letters than its settings say (DEADMAX), when one has come. This node counts those
+// that wait here. The oldest go in ticks: whoever brings the dead letter may be walking over jobs.
+func (n *Node) boundDead(q *store.Queue) {
+	if most := n.policies.DeadMaxOf(q.NameBytes()); most > 0 && q.Len > uint64(most) {
+		n.overfull[string(q.NameBytes())] = most
+		n.hurryTick()
+	}
+}
+
+// tickDead ends the dead letters that are too many. A job that is none stops that: it isn't known for how long it is to wait.
+func (n *Node) tickDead() {
+	budget := tickBudget
+	for name, most := range n.overfull {
+		for q := n.Queue([]byte(name)); q != nil && q.Len > uint64(most) && isDead(q.Head); {
+			if budget <= 0 {
+				n.hurryTick()
+				return
+			}
+			from := len(n.effects)
+			n.Stats.Dropped++
+			n.cancel(q.Head)
+			budget -= 1 + n.cost(from)
+			q = n.Queue([]byte(name))
+		}
+		delete(n.overfull, name)
+	}
+}
+
 // deathValue makes a TagDead.
 func (n *Node) deathValue(why Why, ttl int64, from []byte) []byte {
 	e := binary.LittleEndian.AppendUint64(make([]byte, 0, deadHead+len(from)), uint64(n.now))

@@ -23,6 +23,9 @@ func (n *Node) push(j *store.Job) {
 	q.ATime = n.now
 	q.JobsIn++
 	n.touch(q)
+	if n.policies.DeadMaxed && isDead(j) {
+		n.boundDead(q)
+	}
 }
 
 // requeue puts an active job into its queue, and says whether it did. Any queueing but a

@@ -30,7 +30,7 @@ type Move struct {
 	Ranks    bool   // the job gets Priority; otherwise it keeps its own
 	Priority int    // see [Add]
 	HasAt    bool
-	At       int64 // unix time in seconds at which the job is due
+	At       int64 // unix time in ms at which the job is due
 }
 
 // Move moves a job, or gives it another priority or time, and says whether anything has changed. It refuses a job that isn't known here
@@ -114,7 +114,7 @@ func (n *Node) standsHere(j *store.Job) bool {
 // setDue gives a job that waits here, or is delayed, the time that m says, in its queue.
 func (n *Node) setDue(j *store.Job, m *Move) {
 	queued := j.State == store.StateQueued
-	if queued && m.At*1000 <= n.now {
+	if queued && m.At <= n.now {
 		return
 	}
 	j = n.dueAt(j, m)
@@ -128,11 +128,11 @@ func (n *Node) dueAt(j *store.Job, m *Move) *store.Job {
 	if !m.HasAt {
 		return j
 	}
-	span := n.restsFor(j, max(0, min(m.At*1000-n.now, MaxSeconds*1000)))
+	span := n.restsFor(j, max(0, min(m.At-n.now, MaxSeconds*1000)))
 	j.Delay = uint32((span + 999) / 1000)
 	var at []byte
 	if span > 0 {
-		at = binary.LittleEndian.AppendUint64(nil, uint64((n.now+span)/1000))
+		at = binary.LittleEndian.AppendUint64(nil, uint64(n.now+span))
 	}
 	j, _ = n.setExtra(j, store.TagAt, at)
 	n.logAnew(j)

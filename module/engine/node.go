@@ -198,6 +198,7 @@ type Node struct {
 	dormant     []*store.Queue      // queues in other databases than 0
 	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEndsAway
 	timed       timedPauses
+	overfull    map[string]int64 // queues with more dead letters than they keep, and how many they keep
 	rates       rates
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far
@@ -283,6 +284,7 @@ func New(c Config) *Node {
 
 		pendingAdds: map[store.ID]*pendingAdd{},
 		barred:      map[string][]store.ID{},
+		overfull:    map[string]int64{},
 		deps:        dependencies{ending: map[store.ID]bool{}, passed: map[store.ID]store.ID{}, budget: followMost},
 	}
 	if n.policies = c.Policies; n.policies == nil {

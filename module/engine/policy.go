@@ -55,6 +55,8 @@ type Policies struct {
 
 	LimitsOf   func(queue []byte) Limits // the zero Limits: the settings say none for this queue
 	Rated      bool                      // whether any says a limit
+	DeadMaxOf  func(queue []byte) int64  // how many dead letters a queue keeps; 0: all
+	DeadMaxed  bool                      // whether any says that
 	Generation uint32                    // another one after each change, never 0
 }
 

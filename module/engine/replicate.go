@@ -117,7 +117,7 @@ func delayFrom(j *store.Job, now int64) int64 {
 func firstDue(j *store.Job) int64 {
 	if j.Parts != 0 {
 		if e := j.Extra(store.TagAt); len(e) == 8 {
-			return int64(min(binary.LittleEndian.Uint64(e), MaxUnix)) * 1000
+			return int64(min(binary.LittleEndian.Uint64(e), MaxUnix))
 		}
 	}
 	return int64(j.CTime/1_000_000) + int64(j.Delay)*1000

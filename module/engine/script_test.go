@@ -908,7 +908,7 @@ func (w *world) move() {
 	w.Arg("priority", &m.Priority)
 	if m.HasAt = w.D.HasArg("at"); m.HasAt {
 		w.Arg("at", &m.At)
-		m.At += (w.Now + n.Off) / 1000
+		m.At = m.At*1000 + w.Now + n.Off
 	}
 	n.Do(func() {
 		switch moved, err := n.e.Move(&id, &m); {

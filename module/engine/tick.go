@@ -93,6 +93,7 @@ func (n *Node) Tick() int64 {
 	n.tickRates()
 	n.tickFlushes()
 	n.tickMoves()
+	n.tickDead()
 	n.tickCountWalk()
 	n.tickReleases()
 	n.tickUnblocking()

@@ -1,6 +1,7 @@
 package single
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -60,4 +61,40 @@ func TestJobsAreDueAtTheirTime(t *testing.T) {
 		harness.Await(t, 10*time.Second, "the job with a TTL of a second to expire", func() bool { return c.Do("SHOW", short).Null })
 		assert.InDelta(t, 1, time.Since(time.Unix(at, 0)).Seconds(), 0.7)
 	}, "", "aof", "rdb", "reload")
+}
+
+// DELAY, AT and NACK's DELAY take fractions of seconds: a job comes at that ms, also after restarts.
+func TestFractionsOfSeconds(t *testing.T) {
+	t.Parallel()
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		began := time.Now()
+		id := add(t, c, "q", "b", 0, "DELAY", "2.25", "RETRY", 100, "TTL", 300)
+		at := add(t, c, "at", "b", 0, "AT", fmt.Sprintf("%.3f", float64(began.UnixMilli()+2500)/1000), "RETRY", 100)
+		back := add(t, c, "back", "b", 0, "RETRY", 100)
+		get(t, c, "back")
+		require.Equal(t, int64(1), c.Do("NACK", back, "DELAY", "2.75").Int())
+		moved := add(t, c, "moved", "b", 0, "RETRY", 100)
+		require.Equal(t, int64(1), c.Do("MOVEJOB", moved, "AT", fmt.Sprintf("%.3f", float64(began.UnixMilli()+3000)/1000)).Int())
+		if mode != "" {
+			comeBack(t, s, mode)
+			c = s.Dial()
+		}
+		for i, x := range []struct{ queue, id string }{{"q", id}, {"at", at}, {"back", back}, {"moved", moved}} {
+			require.Equal(t, x.id, waitFor(t, c, x.queue))
+			assert.GreaterOrEqual(t, time.Since(began), 2250*time.Millisecond+time.Duration(i)*250*time.Millisecond-100*time.Millisecond, x.queue) // the server reads the clock once in a while
+		}
+		assert.Less(t, time.Since(began), 5*time.Second)
+	}, "", "aof", "rdb", "reload")
+	c := harness.Start(t).Dial()
+	for _, bad := range []string{"-0.5", "1e3", "+1.5", "0x1.8", ".", "", "1.5.", "inf", "1e400"} {
+		require.True(t, c.Do("ADDJOB", "q", "b", 0, "DELAY", bad).Err("ERR DELAY time must be a non negative number"), "%q", bad)
+		require.True(t, c.Do("ADDJOB", "q", "b", 0, "AT", bad).Err("ERR AT must be a unix time"), "%q", bad)
+		require.True(t, c.Do("NACK", unknown, "DELAY", bad).Err("ERR DELAY time must be a non negative number"), "%q", bad)
+		require.True(t, c.Do("MOVEJOB", unknown, "AT", bad).Err("ERR AT must be a unix time"), "%q", bad)
+	}
+	for _, bad := range []string{"2147483647.5", "99999999999999999999.5"} {
+		require.True(t, c.Do("ADDJOB", "q", "b", 0, "DELAY", bad).Err("ERR DELAY time must be a non negative number"), "%q", bad)
+	}
+	ms := add(t, c, "q", "b", 0, "DELAY", "0.0001")
+	require.Equal(t, ms, waitFor(t, c, "q"))
 }

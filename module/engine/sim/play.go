@@ -147,8 +147,8 @@ func (s *Sim) add() {
 		}
 		notBefore := s.now + a.Delay*1000
 		if s.Failing > 0 && a.Delay > 0 && s.r.IntN(2) == 0 { // by the clock, from which the TTL counts, too
-			a.DueAt(n.e.Now()/1000+a.Delay, n.e.Now())
-			a.TTL, notBefore = a.TTL+a.Delay, s.now+a.At*1000-n.e.Now()
+			a.DueAt(n.e.Now()+a.Delay*1000-s.r.Int64N(1000), n.e.Now())
+			a.TTL, notBefore = a.TTL+a.Delay, s.now+a.At-n.e.Now()
 		}
 		id, wait, err := n.e.AddJob(&a)
 		if err != nil {
