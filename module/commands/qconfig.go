@@ -263,7 +263,7 @@ func (m *module) configSet(c *rm.Ctx) {
 		err = errLongSettings
 	}
 	if err == nil && !c.FromPeer() {
-		err = m.node.EntryFits(len(value))
+		err = m.node.EntryFits(m.settingsKind(), len(value))
 	}
 	if err != nil {
 		fail(c, err)

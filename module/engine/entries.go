@@ -62,9 +62,9 @@ func (n *Node) changed(e *entries.Entry) {
 	}
 }
 
-// EntryFits says whether an entry of so many bytes, name and value, can be added.
-func (n *Node) EntryFits(size int) error {
-	if n.alike.Bytes()+size > entries.MostBytes/2 {
+// EntryFits says whether an entry of a kind with so many bytes, name and value, can be added.
+func (n *Node) EntryFits(kind entries.Kind, size int) error {
+	if !n.alike.Fits(kind, size) {
 		return ErrManyEntries
 	}
 	return nil
