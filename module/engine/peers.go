@@ -47,6 +47,7 @@ type Features struct {
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
+	Crons    bool // recurring jobs
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.
@@ -127,6 +128,7 @@ func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
+	h.node().tellMarksTo(p)
 	h.node().mayRepair()
 }
 
