@@ -35,7 +35,9 @@ const (
 	cronTurnMS   = 200    // how long each node leaves a slot to the one before it
 	cronTurns    = 10     // the nodes beyond come with the last
 	cronEarlyMS  = 1_000  // a voter's clock may be so far behind a slot
-	cronAgainMS  = 500    // between attempts to make a slot; up to twice as long
+	cronAgainMS  = 500    // between attempts to make a slot, doubling; up to twice as long
+	cronClaims   = 500    // slots whose locks a node claims at once
+	cronLaterMS  = 50     // until a slot beyond those is looked at again; up to twice as long
 	cronGiveUpMS = 60_000 // how late a slot is made that memory, nodes or votes were lacking for
 	marksAgainMS = 200    // until a mark is told again to nodes that haven't confirmed it
 	marksPage    = 200    // marks in a message
@@ -113,6 +115,7 @@ type crons struct {
 	untold  []*cron // those whose mark isn't known to a majority
 	tellAt  int64   // monotonic: when those are told again
 	told    []markTelling
+	claims  int // how many locks of slots are being claimed
 }
 
 // markTelling tells a node that has come all marks, page by page.
@@ -126,6 +129,7 @@ type making struct {
 	turn    int64 // the slot that is being made; 0: none
 	since   int64 // unix ms, by the wall clock: when it is this node's turn
 	claim   *lock.Acquisition
+	tries   int         // how often it couldn't be made
 	early   []wire.Node // nodes whose clock hasn't reached the slot
 	granted bool        // this node has the slot's lock,
 	began   int64       // monotonic: since then
@@ -159,10 +163,16 @@ func (n *Node) dropCron(c *cron) {
 	if n.crons.entries[c.name] == c {
 		delete(n.crons.entries, c.name)
 	}
-	if c.claim != nil && !n.passive && !n.loading {
+	n.leaveSlot(c)
+}
+
+// leaveSlot forgets how far a slot's job is. What is under way for it has no effect any more.
+func (n *Node) leaveSlot(c *cron) {
+	if c.claim != nil {
+		n.crons.claims--
 		n.locks.Abandon(c.claim)
 	}
-	c.making = making{telling: c.telling}
+	c.making = making{heard: c.heard, telling: c.telling}
 }
 
 // stays says whether a recurring job is still that one, and may be made here.
@@ -184,7 +194,7 @@ func (n *Node) tickCrons() {
 func (n *Node) lookAtSlots(c *cron, wall int64) {
 	switch {
 	case c.after && c.waits && n.monotonic()-c.began >= cronLeaseMS/2:
-		c.making = making{heard: c.heard, telling: c.telling} // too few nodes have the mark: the job is never made
+		n.leaveSlot(c) // too few nodes have the mark: the job is never made
 	case c.waits:
 		n.lookAtCron(c, wall+cronLeaseMS/2) // whatever it waits for makes it go on
 		return
@@ -195,7 +205,8 @@ func (n *Node) lookAtSlots(c *cron, wall int64) {
 		return
 	}
 	if c.turn != slot {
-		c.making = making{turn: slot, since: wall + n.turnsBefore(c, slot)*cronTurnMS, heard: c.heard, telling: c.telling}
+		n.leaveSlot(c)
+		c.turn, c.since = slot, wall+n.turnsBefore(c, slot)*cronTurnMS
 	}
 	switch {
 	case c.since > wall:
@@ -257,9 +268,13 @@ func slotOf(name []byte) (entry string, first, slot int64, ok bool) {
 
 // claimSlot claims the lock of the slot whose turn it is.
 func (n *Node) claimSlot(c *cron) {
+	if n.crons.claims >= cronClaims {
+		n.lookAtCron(c, n.wall()+cronLaterMS+n.below(cronLaterMS))
+		return
+	}
 	name := n.slotName(c)
 	if !c.Any && !n.locks.Quorate(name) {
-		n.lookAtCron(c, n.wall()+apartLookMS)
+		n.slotAgain(c)
 		return
 	}
 	slot, id := c.turn, n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false) // no job has it: each claim has a holder of its own
@@ -269,14 +284,20 @@ func (n *Node) claimSlot(c *cron) {
 			n.slotClaimed(c, &o)
 		}
 	})
-	if c.claim = claim; now != nil {
+	if now != nil {
 		n.slotClaimed(c, now)
+		return
 	}
+	c.claim = claim
+	n.crons.claims++
 }
 
 // slotClaimed goes on with a slot when its claim is decided.
 func (n *Node) slotClaimed(c *cron, o *lock.Result) {
-	c.waits, c.claim = false, nil
+	if c.waits = false; c.claim != nil {
+		c.claim = nil
+		n.crons.claims--
+	}
 	switch {
 	case c.base() >= c.turn: // another node has served it meanwhile
 		n.lookAtCron(c, n.wall())
@@ -292,7 +313,9 @@ func (n *Node) slotClaimed(c *cron, o *lock.Result) {
 
 func (n *Node) slotAgain(c *cron) {
 	c.waits = false
-	n.lookAtCron(c, n.wall()+cronAgainMS+n.below(cronAgainMS))
+	span := int64(cronAgainMS) << min(c.tries, 4)
+	c.tries++
+	n.lookAtCron(c, n.wall()+span+n.below(span))
 }
 
 // Slot is the slot for which a job is made.
@@ -543,8 +566,7 @@ func (n *Node) learnMark(p *Peer, c *cron, told *mark) {
 		n.takeMark(c, told)
 		c.skipped = 0
 		if c.turn > 0 && c.turn <= told.Slot && !c.after {
-			n.locks.Abandon(c.claim)
-			c.making = making{heard: c.heard, telling: c.telling}
+			n.leaveSlot(c)
 		}
 		if !c.Paused && !c.waits {
 			n.lookAtCron(c, n.wall())
@@ -564,7 +586,7 @@ func (n *Node) makeReserved(c *cron) {
 		n.makeSlot(c)
 		return
 	}
-	c.making = making{heard: c.heard, telling: c.telling}
+	n.leaveSlot(c)
 	n.lookAtCron(c, n.wall())
 }
 
@@ -606,8 +628,7 @@ func (n *Node) slotDenied(p *Peer, m *wire.Message) {
 		return
 	}
 	if c.early = append(c.early, p.Node); len(n.mesh.All())+1-len(c.early) < n.mesh.Majority() {
-		n.locks.Abandon(c.claim)
-		c.making = making{heard: c.heard, telling: c.telling}
+		n.leaveSlot(c)
 		n.lookAtCron(c, n.wall()+min(m.Lock.Left, 5_000))
 	}
 }
@@ -630,7 +651,7 @@ func (n *Node) restartCrons(exact bool) {
 			}
 		}
 	}
-	n.crons.untold = nil
+	n.crons.untold, n.crons.claims = nil, 0
 	heap.Init(&n.crons.due)
 	for i, c := range n.crons.due {
 		c.place = i
