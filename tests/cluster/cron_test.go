@@ -136,7 +136,7 @@ func TestLifeT3(t *testing.T) {
 	}
 }
 
-// T4: the side with a majority makes all slots, the other side none. (With QUORUM any both do, see the script cron_any and the simulator.)
+// T4: the side with a majority makes all slots, the other side none. (With QUORUM any both do: the simulator's history "recurring apart".)
 func TestLifeT4(t *testing.T) {
 	t.Parallel()
 	m := start(t, 3)

@@ -40,7 +40,6 @@ type cronEntry struct {
 	any   bool
 	next  int64 // its first slot
 	slots map[int64]store.ID
-	made  int // how often nodes said that they made one
 }
 
 type cronWorld struct {
