@@ -172,11 +172,15 @@ func (s *Sim) judgeCrons() {
 		if !s.keepsAll() || e.once && !s.deathless() {
 			continue
 		}
-		if s.Faults.Steps == 0 && (len(slots) == 0 || slots[0] != e.next || slots[len(slots)-1] < s.healedAt/1000) {
+		period := c.Every
+		if c.Line != "" {
+			period = 3600
+		}
+		if s.Faults.Steps == 0 && (len(slots) == 0 || slots[0] != e.next || slots[len(slots)-1] < s.healedAt/1000-period) {
 			s.fail("%s has slots %v, from %d on", e.name, slots, e.next)
 		}
 		for i := 1; i < len(slots); i++ {
-			if every := c.Every; every > 0 && slots[i] != slots[i-1]+every || c.Line != "" && slots[i]-slots[i-1] > 3600 {
+			if slots[i] != slots[i-1]+period {
 				s.fail("%s has no job for the slots between %d and %d", e.name, slots[i-1], slots[i])
 			}
 		}
