@@ -263,7 +263,7 @@ func (m *module) configSet(c *rm.Ctx) {
 		err = errLongSettings
 	}
 	if err == nil && !c.FromPeer() {
-		err = m.node.EntryFits(len(value))
+		err = m.node.EntryFits(m.settingsKind(), len(value))
 	}
 	if err != nil {
 		fail(c, err)
@@ -276,9 +276,13 @@ func (m *module) configSet(c *rm.Ctx) {
 // allObey refuses a setting that a node of the mesh doesn't know, where it would mean nothing if one node didn't obey it.
 func (m *module) allObey() error {
 	if id := m.node.LacksRates(); id != "" {
-		return engine.Refusal("ERR node " + id + " has a version without this: upgrade it, or JOBMESH CLUSTER FORGET it")
+		return errOldNode(id)
 	}
 	return nil
+}
+
+func errOldNode(id string) error {
+	return engine.Refusal("ERR node " + id + " has a version without this: upgrade it, or JOBMESH CLUSTER FORGET it")
 }
 
 // changeSettings makes settings count, or deletes them (nil). In the log of an earlier release they have no stamp.
@@ -443,7 +447,9 @@ func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
 		return
 	}
 	m.settings.learn(e.Entry, m.settingsKind())
-	m.node.PoliciesChanged()
+	if e.Entry.Kind == m.settingsKind() {
+		m.node.PoliciesChanged()
+	}
 	if listened {
 		args := c.Replicate(m.effect.qconfig, 2)
 		args.Text("RESTORE")
@@ -472,6 +478,8 @@ func entryText(e *entries.Entry) string {
 		return fmt.Sprintf("zone of node %s: %s", e.Name, e.Value)
 	case e.Kind == engine.EntryPause:
 		return fmt.Sprintf("pause of %q", e.Name)
+	case e.Kind == engine.EntryCron:
+		return fmt.Sprintf("recurring job %q", e.Name)
 	case e.Kind != engine.EntrySettings:
 		return fmt.Sprintf("entry %d %q", e.Kind, e.Name)
 	case e.Deleted:

@@ -103,6 +103,9 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	deliveries, counted := engine.Tries(j)
 	add(counted, "deliveries", number(deliveries))
 
+	cron, slot, recurring := engine.SlotOfJob(j)
+	add(recurring, "cron", bytes(cron))
+	add(slot > 0, "slot", number(slot))
 	add(j.Priority() != 0, "priority", number(int64(j.Priority())))
 	if u := j.Unique(); u != nil {
 		add(true, "unique", text(strategyNames[u.Strategy()]))

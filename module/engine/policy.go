@@ -56,6 +56,9 @@ type Policies struct {
 	RateOf     func(queue []byte) Rate // the zero Rate: the settings say none for this queue
 	Rated      bool                    // whether any says a rate
 	Generation uint32                  // another one after each change, never 0
+
+	// AddCron makes the ADDJOB of a recurring job: it reads the options, and the settings of the queue. Nil: nothing can be made.
+	AddCron func(c *Cron, a *Add) error
 }
 
 // override puts what p says over q.

@@ -345,8 +345,13 @@ func (n *Node) tickRates() {
 
 // LacksRates returns the ID of a node that is known to deliver jobs without regard to rates, as a former release does; "": there is none.
 func (n *Node) LacksRates() string {
+	return n.withoutFeature(func(f Features) bool { return f.Rates })
+}
+
+// withoutFeature returns the ID of a node that is known to lack a feature; "": there is none.
+func (n *Node) withoutFeature(has func(Features) bool) string {
 	for _, p := range n.mesh.All() {
-		if f, told := n.mesh.features[p.ID]; told && !f.Rates {
+		if f, told := n.mesh.features[p.ID]; told && !has(f) {
 			return p.ID.String()
 		}
 	}

@@ -53,6 +53,8 @@ const (
 	TagLapses
 	// TagMaxLapses: how many lapses end the job, if its ADDJOB said so (package engine).
 	TagMaxLapses
+	// TagCron: the recurring job that the job was made for, and the slot (package engine).
+	TagCron Tag = 23
 )
 
 const extraHead = 3
