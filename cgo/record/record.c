@@ -7,7 +7,8 @@ static struct {
 static struct jm_epoch epoch;
 static const uint32_t *flushes;
 static const struct jm_lock_list *locks;
-static struct { char *data; size_t n; } note;
+static struct { char *data; size_t n; } pages[JM_NOTE_PAGES];
+static size_t pages_size; /* of all together */
 
 static const struct { const char *name; size_t offset; } needs[] = {
 #define NEED(result, name, params) { #name, __builtin_offsetof(__typeof__(redis), name) },
@@ -150,21 +151,38 @@ size_t jm_effort(RedisModuleString *key, const void *value) {
     return q ? q->waiting.len + q->working.len + q->held.len + q->held_back + 1 : 1;
 }
 
-void jm_note(char *data, size_t n) {
+void jm_note(int page, char *data, size_t n) {
     char *copy = NULL;
     if (n) __builtin_memcpy(copy = redis.Alloc(n), data, n);
-    redis.Free(note.data);
-    note.data = copy;
-    note.n = n;
+    redis.Free(pages[page].data);
+    pages_size += n - pages[page].n;
+    pages[page].data = copy;
+    pages[page].n = n;
+}
+
+/* All pages behind the format, in memory that the caller frees; NULL: there are none. */
+static char *note(size_t *n) {
+    if (!pages_size) return *n = 0, NULL;
+    char *all = redis.Alloc(1 + pages_size);
+    all[0] = JM_NOTE_FORMAT;
+    *n = 1;
+    for (int i = 0; i < JM_NOTE_PAGES; i++) {
+        if (pages[i].n) __builtin_memcpy(all + *n, pages[i].data, pages[i].n);
+        *n += pages[i].n;
+    }
+    return all;
 }
 
 void jm_save_note(RedisModuleIO *io, int when) {
     (void)when;
-    redis.SaveStringBuffer(io, note.n ? note.data : "", note.n);
+    size_t n;
+    char *all = note(&n);
+    redis.SaveStringBuffer(io, all ? all : "", n);
+    redis.Free(all);
 }
 
 void jm_save_some_note(RedisModuleIO *io, int when) {
-    if (note.n) jm_save_note(io, when);
+    if (pages_size) jm_save_note(io, when);
 }
 
 void jm_locks(const struct jm_lock_list *all) { locks = all; }
@@ -221,7 +239,10 @@ void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value) 
         redis.EmitAOF(io, "DELLOCK", "cl", "", (long long)locks->floor);
         redis.EmitAOF(io, "DELLOCK", "cl", "table", (long long)locks->complete);
     }
-    if (note.n) redis.EmitAOF(io, "QCONFIG", "cb", "RESTORE", note.data, note.n);
+    size_t n;
+    char *all = note(&n);
+    if (all) redis.EmitAOF(io, "QCONFIG", "cb", "RESTORE", all, n);
+    redis.Free(all);
 }
 
 #define FIELD(s, f) { #s "." #f, offsetof(struct s, f), sizeof(((struct s *)0)->f) }

@@ -40,10 +40,22 @@ func NoteMethods() Methods {
 	return Methods{AuxSave: C.jm_save_note, AuxSaveSome: C.jm_save_some_note, AuxRewrite: C.jm_rewrite_keyless}
 }
 
-// SetNote copies bytes that are saved beside the keys, and replaces the earlier ones.
-// Without bytes nothing is saved.
-func SetNote(b []byte) {
-	C.jm_note((*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b)))
+// NoteFormat is the format of what [SetNote] is given, and the first byte of what is saved.
+const NoteFormat = C.JM_NOTE_FORMAT
+
+// NotePages is how many pages [SetNote] takes. The build fails where that isn't entries.Pages (package commands).
+const NotePages = C.JM_NOTE_PAGES
+
+// SetNote copies a page of bytes that are saved beside the keys, and replaces the earlier ones. page is 0 to NotePages-1.
+func SetNote(page int, b []byte) {
+	C.jm_note(C.int(page), (*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b)))
+}
+
+// DropNote forgets all pages.
+func DropNote() {
+	for page := range NotePages {
+		SetNote(page, nil)
+	}
 }
 
 // FreeValue frees a keyspace value and what it owns.

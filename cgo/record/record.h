@@ -167,9 +167,11 @@ void jm_save_locks(RedisModuleIO *io, int when);
 void jm_save_some_locks(RedisModuleIO *io, int when);
 void jm_rewrite_keyless(RedisModuleIO *io, RedisModuleString *key, void *value);
 /* Bytes that are saved beside the keyspace, as auxiliary data of a type of their own:
- * the queues' settings. If the server omits such data when they are empty, it calls
- * jm_save_some_note. */
-void jm_note(char *data, size_t n);
+ * what all nodes are to know alike. They come in pages, so that a change costs little, and
+ * are saved as one string: a byte with the format, then all pages. If the server omits
+ * such data when they are empty, it calls jm_save_some_note. */
+enum { JM_NOTE_FORMAT = 2, JM_NOTE_PAGES = 4096 };
+void jm_note(int page, char *data, size_t n);
 void jm_save_note(RedisModuleIO *io, int when);
 void jm_save_some_note(RedisModuleIO *io, int when);
 

@@ -10,7 +10,7 @@
 //
 //   - jobs.go: the commands on jobs and queues, parse.go: their options, acl.go: which jobs a
 //     user may know and change;
-//   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves;
+//   - unique.go: ADDJOB UNIQUE; qconfig.go: QCONFIG, settings.go: the settings themselves; cron.go: CRON;
 //     lock.go: taking and releasing locks, lockscan.go: listing and clearing them;
 //     glob.go: patterns;
 //   - meshwide.go: QLEN and QSTAT, and what all commands with MESH do;

@@ -34,6 +34,21 @@ func containerHelp() rm.Command {
 	)
 }
 
+func cronHelp() rm.Command {
+	return helpCommand(
+		"CRON <subcommand> [<arg> ...]. Subcommands are:",
+		"SET <name> EVERY <seconds> [OFFSET <seconds>]|LINE <line> [ZONE <zone>] [MISSED skip|last|all] [FROM <unix>] [UNTIL <unix>] JOB <queue> <body> [<option> ...]", "    Make a job again and again. Options are ADDJOB's.",
+		"DEL <name> [<name> ...]", "    End that.",
+		"PAUSE <name> [<name> ...]", "    Make none until RESUME.",
+		"RESUME <name> [<name> ...]", "    Go on. What was missed meanwhile isn't made.",
+		"GET <name>", "    What was set, and how far it is.",
+		"LIST [MATCH <pattern>]", "    All recurring jobs, by name.",
+		"NEXT <name> [COUNT <n>]", "    When the next jobs are due.",
+		"RUN <name>", "    Add one job now.",
+		"HELP", "    This text.",
+	)
+}
+
 func settingsHelp() rm.Command {
 	return helpCommand(
 		"QCONFIG <subcommand> [<arg> ...]. Subcommands are:",

@@ -48,6 +48,11 @@ func (m *module) addJob(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	m.addParsed(c, a)
+}
+
+// addParsed adds a job whose options are parsed, and answers.
+func (m *module) addParsed(c *rm.Ctx, a *engine.Add) {
 	if !m.mayAdd(c, a) {
 		return
 	}

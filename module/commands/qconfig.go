@@ -277,7 +277,7 @@ func (m *module) configSet(c *rm.Ctx) {
 		err = errLongSettings
 	}
 	if err == nil && !c.FromPeer() {
-		err = m.node.EntryFits(len(value))
+		err = m.node.EntryFits(m.settingsKind(), len(value))
 	}
 	if err != nil {
 		fail(c, err)
@@ -457,7 +457,9 @@ func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
 		return
 	}
 	m.settings.learn(e.Entry, m.settingsKind())
-	m.node.PoliciesChanged()
+	if e.Entry.Kind == m.settingsKind() {
+		m.node.PoliciesChanged()
+	}
 	if listened {
 		args := c.Replicate(m.effect.qconfig, 2)
 		args.Text("RESTORE")
@@ -486,6 +488,8 @@ func entryText(e *entries.Entry) string {
 		return fmt.Sprintf("zone of node %s: %s", e.Name, e.Value)
 	case e.Kind == engine.EntryPause:
 		return fmt.Sprintf("pause of %q", e.Name)
+	case e.Kind == engine.EntryCron:
+		return fmt.Sprintf("recurring job %q", e.Name)
 	case e.Kind != engine.EntrySettings:
 		return fmt.Sprintf("entry %d %q", e.Kind, e.Name)
 	case e.Deleted:

@@ -55,9 +55,9 @@ type queueSettings struct {
 	rated     int // how many say RATE or CONCURRENCY
 	deadMaxed int // how many say DEADMAX
 	kind      *rm.DataType
-	save      func(text []byte) // puts the text where C saves it from
-	loading   bool              // a data set is being loaded; the text is saved when that has ended
-	dirty     bool              // the text has changed since it was saved
+	saves     bool // C saves the entries; it doesn't before the module is loaded
+	loading   bool // a data set is being loaded; the entries are put where C saves them from when that has ended
+	dirty     bool // entries have changed since then
 }
 
 // any says whether there are settings.
@@ -260,7 +260,10 @@ func (q *queueSettings) put(s *settings) {
 // Format 2, which is saved: a byte 2, then the entries that all nodes are to know alike, and the node's own (package
 // entries). Format 1: a byte 1, then for each name the count of its words, and each word after its length; the name is
 // the first word. Counts and lengths have 32 bits, little endian.
-const settingsFormat = 2
+const settingsFormat = record.NoteFormat
+
+// The build fails where the two numbers of pages aren't the same.
+var _, _ = [record.NotePages - entries.Pages]struct{}{}, [entries.Pages - record.NotePages]struct{}{}
 
 // value is what an entry says of settings: for each one the count of its words, and each word after its length.
 func (s *settings) value() (b []byte) {
@@ -442,11 +445,15 @@ func (m *module) settingsAnew() {
 	}
 }
 
-// saveSettings puts all entries where C saves them from, if one has changed.
+// saveSettings puts the entries that have changed where C saves them from.
 func (m *module) saveSettings() {
-	if q := &m.settings; q.dirty && q.save != nil && !q.loading && m.node != nil {
+	if q := &m.settings; q.dirty && q.saves && !q.loading && m.node != nil {
 		q.dirty = false
-		q.save(m.settingsText())
+		table := m.node.Entries()
+		if table.IsNew() {
+			record.DropNote()
+		}
+		table.Changes(record.SetNote)
 	}
 }
 
@@ -523,7 +530,7 @@ func (q *queueSettings) reset() {
 func (q *queueSettings) before() {
 	q.policies.Of, q.policies.LimitsOf, q.policies.DeadMaxOf, q.policies.Generation = q.policyOf, q.limitsOf, q.deadMaxOf, 1
 	q.kind.Methods = rm.Methods(record.NoteMethods())
-	q.save = record.SetNote
+	q.saves = true
 }
 
 func (m *module) newSettingsType() *rm.DataType {

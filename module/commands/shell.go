@@ -18,6 +18,7 @@ import (
 	"jobmesh/cgo/record"
 	"jobmesh/module/engine"
 	"jobmesh/module/membership"
+	"jobmesh/module/schedule"
 	"jobmesh/module/store"
 	"jobmesh/rm"
 )
@@ -202,6 +203,7 @@ func (m *module) before(s *rm.Server) error {
 	m.queue.Methods = rm.Methods(methods)
 	m.unique.before(api.Symbol)
 	m.settings.before()
+	m.settings.policies.AddCron = m.addCron
 	m.effect.loadJob, m.effect.setJob = rm.NewEffect("LOADJOB"), rm.NewEffect("SETJOB")
 	m.effect.deleteJob, m.effect.jobmesh = rm.NewEffect("DELJOB"), rm.NewEffect("JOBMESH")
 	m.effect.makeQueue = rm.NewEffect("MAKEQUEUE")
@@ -668,6 +670,12 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("rate_waited", st.RateWaited)
 	w.Int("slots_waited", st.SlotsWaited)
 	w.Int("queues_limited", int64(m.node.LimitedQueues()))
+	w.Int("cron_entries", int64(m.node.Crons()))
+	w.Int("cron_made", st.CronMade)
+	w.Int("cron_missed", st.CronMissed)
+	w.Int("cron_dropped", st.CronDropped)
+	w.Int("cron_refused", st.CronRefused)
+	w.Text("cron_tzdata", schedule.Zones)
 	w.Int("jobs_dead", st.Dead)
 	for why, count := range st.DeadFor {
 		if why > 0 {

@@ -103,9 +103,12 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	deliveries, counted := engine.Tries(j)
 	add(counted, "deliveries", number(deliveries))
 
+	cron, slot, recurring := engine.SlotOfJob(j)
+	add(recurring, "cron", bytes(cron))
+	add(slot > 0, "slot", number(slot))
 	add(j.Priority() != 0, "priority", number(int64(j.Priority())))
-	slot, slotted := m.node.SlotOf(j)
-	add(slotted, "slot", number(int64(slot)))
+	queueSlot, slotted := m.node.SlotOf(j)
+	add(slotted, "queue-slot", number(int64(queueSlot)))
 	if u := j.Unique(); u != nil {
 		add(true, "unique", text(strategyNames[u.Strategy()]))
 		add(true, "key", func(c *rm.Ctx) { c.Bulk(j.UniqueKey(u)) })

@@ -25,6 +25,9 @@ func settingArgs(values bool) []rm.Arg {
 	}
 	return []rm.Arg{{Name: "queue-or-pattern", Kind: rm.ArgString}, option}
 }
+func cronNames() []rm.Arg {
+	return []rm.Arg{{Name: "name", Kind: rm.ArgString, Multiple: true}}
+}
 func firstKey(flags uint64) []rm.KeySpec { return []rm.KeySpec{{Flags: flags, Position: 1, Step: 1}} }
 
 // jobArgs returns the options of a new job.
@@ -148,6 +151,33 @@ func (m *module) commands() []rm.Command {
 			{Name: "restore", Run: m.configRestore, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: all settings, logged.", Complexity: "O(N) with N settings", Since: since, Arity: 3, Args: []rm.Arg{{Name: "settings", Kind: rm.ArgString}}}},
 			settingsHelp(),
+		}},
+		{Name: "cron", Info: rm.Info{Summary: "A container for commands about recurring jobs.", Complexity: "Depends on subcommand.", Since: since, Arity: -2}, Sub: []rm.Command{
+			{Name: "set", Run: m.cronSet, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
+				Summary: "Sets a recurring job, or replaces the whole of it.", Complexity: "O(log N) with N recurring jobs", Since: since, Arity: -8,
+				Keys: []rm.KeySpec{{Flags: rm.KeyInsert, Keyword: "JOB", Position: 3, Step: 1}},
+				Args: append([]rm.Arg{{Name: "name", Kind: rm.ArgString}, {Name: "when", Kind: rm.ArgOneOf, Sub: []rm.Arg{
+					{Name: "interval", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "seconds", Kind: rm.ArgInteger, Token: "EVERY"}, number("OFFSET", "seconds")}},
+					{Name: "line-in-zone", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "line", Kind: rm.ArgString, Token: "LINE"}, {Name: "zone", Kind: rm.ArgString, Token: "ZONE", Optional: true}}}}},
+					{Name: "missed", Kind: rm.ArgOneOf, Token: "MISSED", Optional: true, Sub: []rm.Arg{
+						{Name: "skip", Kind: rm.ArgToken, Token: "skip"}, {Name: "last", Kind: rm.ArgToken, Token: "last"}, {Name: "all", Kind: rm.ArgToken, Token: "all"}}},
+					number("FROM", "unix-seconds"), number("UNTIL", "unix-seconds"),
+					{Name: "queue", Kind: rm.ArgKey, Token: "JOB"}, {Name: "body", Kind: rm.ArgString}}, jobArgs()...)}},
+			{Name: "del", Run: m.cronDelete, Flags: "write", Categories: "write slow", Info: rm.Info{
+				Summary: "Deletes recurring jobs.", Complexity: "O(N) with N names", Since: since, Arity: -3, Args: cronNames()}},
+			{Name: "pause", Run: m.cronPause, Flags: "write", Categories: "write slow", Info: rm.Info{
+				Summary: "Pauses recurring jobs.", Complexity: "O(N) with N names", Since: since, Arity: -3, Args: cronNames()}},
+			{Name: "resume", Run: m.cronResume, Flags: "write", Categories: "write slow", Info: rm.Info{
+				Summary: "Ends the pause of recurring jobs.", Complexity: "O(N) with N names", Since: since, Arity: -3, Args: cronNames()}},
+			{Name: "get", Run: m.cronGet, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+				Summary: "Describes a recurring job.", Complexity: "O(1)", Since: since, Arity: 3, Args: []rm.Arg{{Name: "name", Kind: rm.ArgString}}}},
+			{Name: "list", Run: m.cronList, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+				Summary: "Lists recurring jobs by name.", Complexity: "O(N) with N recurring jobs", Since: since, Arity: -2, Args: []rm.Arg{{Name: "pattern", Kind: rm.ArgString, Token: "MATCH", Optional: true}}}},
+			{Name: "next", Run: m.cronNext, Flags: "readonly", Categories: "read slow", Info: rm.Info{
+				Summary: "Tells when a recurring job's next jobs are due.", Complexity: "O(N) with N slots", Since: since, Arity: -3, Args: []rm.Arg{{Name: "name", Kind: rm.ArgString}, number("COUNT", "count")}}},
+			{Name: "run", Run: m.cronRun, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
+				Summary: "Adds a recurring job's job now, which is that of no slot.", Complexity: "O(1)", Since: since, Arity: 3, Args: []rm.Arg{{Name: "name", Kind: rm.ArgString}}}},
+			cronHelp(),
 		}},
 		{Name: "loadjob", Run: m.loadJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},

@@ -24,6 +24,7 @@ type Add struct {
 	Unique      Unique
 	Default     bool    // Replicate wasn't given, and is the default
 	Policy      *Policy // nil: none was given
+	Slot        *Slot   // of the recurring job that the job is made for; nil: none
 	Priority    int     // -store.MaxPriority to store.MaxPriority; the greater goes first
 
 	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
@@ -136,7 +137,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 
 // extrasOf makes the extras of a job that is being added, in scratch memory. family names its dependencies.
 func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
-	if a.Policy == nil && a.Priority == 0 && a.At == 0 && !unique {
+	if a.Policy == nil && a.Priority == 0 && a.At == 0 && !unique && a.Slot == nil {
 		return family
 	}
 	all := append(n.scratch.extras[:0], family...)
@@ -149,6 +150,9 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 	if a.At != 0 {
 		all = store.AppendExtra(all, store.TagAt, binary.LittleEndian.AppendUint64(nil, uint64(a.At)))
 	}
+	if a.Slot != nil {
+		all = store.AppendExtra(all, store.TagCron, a.Slot.value())
+	}
 	if unique {
 		all = store.AppendExtra(all, store.TagUnique, n.attributes(a))
 	}
@@ -160,7 +164,7 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 func (n *Node) newJob(a *Add, extras []byte, elsewhere int) *store.Job {
 	j := n.store.NewJob(len(a.Body), elsewhere, extras)
 	copy(j.Body(), a.Body)
-	j.ID = n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	j.ID = n.idFor(a)
 	becomeNew(j)
 	return j
 }
@@ -172,6 +176,9 @@ func (n *Node) addable(a *Add) (w placement, err error) {
 	}
 	if len(a.Body) > store.MaxBody {
 		return w, ErrBody
+	}
+	if n.isSlotMade(a) {
+		return w, errSlotMade
 	}
 	for i := range a.After {
 		n.endDue(&a.After[i])

@@ -514,6 +514,10 @@ func (n *Node) answer(client any, place int32, id store.ID, err error) {
 		n.decide(b, int(place), id, err)
 		return
 	}
+	if s, of := client.(*slotMaker); of {
+		n.slotAnswered(s, id, err)
+		return
+	}
 	kind := Promise
 	if err != nil {
 		kind = Deny

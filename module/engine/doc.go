@@ -64,6 +64,7 @@
 //     comes back; ack.go: its end; moves.go: how it goes to another queue; movejob.go: MOVEJOB;
 //   - failure.go: jobs that fail, and come again later; policy.go: how often, and how much later; dead.go: dead
 //     letters; progress.go: how far jobs are;
+//   - cron.go: recurring jobs; slots.go: how each slot gets one job;
 //   - federate.go: how jobs move to where clients wait; agenda.go: queues that are looked at later;
 //     leaving.go: how jobs move away from a node that leaves; handover.go: how at-most-once jobs
 //     move, which have one copy; given.go: jobs that were handed over and may not have arrived;

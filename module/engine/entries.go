@@ -9,7 +9,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Entries are what all nodes are to know alike: settings of queues, pauses (PAUSE … BCAST), and zones. A change is told to all nodes
+// Entries are what all nodes are to know alike: settings of queues, pauses (PAUSE … BCAST), zones, and recurring jobs. A change is told to all nodes
 // that are connected. Nodes that connect compare what they know, and so do all nodes now and then. Package entries says which of
 // two changes wins.
 
@@ -19,6 +19,9 @@ const (
 	EntryPause    entries.Kind = 2 // of a queue, see pauseTimed
 	EntryZone     entries.Kind = 3 // of a node, by its ID: the name of its zone
 	EntryOwn                   = entries.OwnKinds | EntrySettings
+
+	EntryCron = entries.ManyKinds | 1        // of a recurring job, see Cron
+	EntryMark = entries.OwnKinds | EntryCron // how far its slots are served, see mark
 )
 
 const (
@@ -54,6 +57,7 @@ func (n *Node) ChangeEntry(kind entries.Kind, name string, value []byte) {
 func (n *Node) changed(e *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, nil)
+	n.noteCron(e)
 	if !e.Kind.Own() {
 		n.tellWhere(n.tellsEntries(e.Append(nil), 0), n.knowsEntries)
 	}
@@ -62,9 +66,9 @@ func (n *Node) changed(e *entries.Entry) {
 	}
 }
 
-// EntryFits says whether an entry of so many bytes, name and value, can be added.
-func (n *Node) EntryFits(size int) error {
-	if n.alike.Bytes()+size > entries.MostBytes/2 {
+// EntryFits says whether an entry of a kind with so many bytes, name and value, can be added.
+func (n *Node) EntryFits(kind entries.Kind, size int) error {
+	if !n.alike.Fits(kind, size) {
 		return ErrManyEntries
 	}
 	return nil
@@ -73,6 +77,9 @@ func (n *Node) EntryFits(size int) error {
 // entryChanged asks for an entry to be logged, and to be carried out if package commands reads it.
 func (n *Node) entryChanged(e, lost *entries.Entry) {
 	n.effects = append(n.effects, Effect{Kind: LogEntry, Entry: e, Lost: lost})
+	if e != nil && e.Kind.Own() {
+		return // no other node has it
+	}
 	// Only the node that told of it is known to have it. The larger the mesh, the later the others are asked.
 	soon := n.monotonic() + compareSoonMS + compareEachMS*int64(len(n.mesh.All()))
 	n.alike.compare = min(n.alike.compare, soon)
@@ -101,6 +108,7 @@ func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
 		return false
 	}
 	n.noteZone(e)
+	n.noteCron(e)
 	if e.Kind == EntryPause {
 		n.lookAtPause(e.Name)
 	}
@@ -123,7 +131,7 @@ func (n *Node) ForceEntry(kind entries.Kind, name string, value []byte) {
 }
 
 // DropEntries forgets all entries, before others are loaded.
-func (n *Node) DropEntries() { n.alike = alike{zone: n.alike.zone} }
+func (n *Node) DropEntries() { n.alike, n.crons = alike{zone: n.alike.zone}, crons{} }
 
 // SetZone sets the zone in which this node is, such as its rack or site; empty: none. The copies of a job go to nodes of different zones,
 // as far as there are such nodes.
@@ -359,6 +367,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	}
 	n.noteZone(e)
 	n.entryChanged(e, lost)
+	n.noteCron(e)
 	if e.Kind == EntryPause {
 		n.pauseLearnt(e)
 	}

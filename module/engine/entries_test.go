@@ -212,8 +212,8 @@ func TestPausesAreLimited(t *testing.T) {
 	require.NoError(t, err, "it is paused already")
 	_, err = n.PauseEverywhere([]byte("more"), 0, 0)
 	require.NoError(t, err)
-	require.NoError(t, n.EntryFits(1000))
-	assert.Equal(t, engine.ErrManyEntries, n.EntryFits(entries.MostBytes/2))
+	require.NoError(t, n.EntryFits(engine.EntryPause, 1000))
+	assert.Equal(t, engine.ErrManyEntries, n.EntryFits(engine.EntryPause, entries.MostBytes/2))
 }
 
 // However many clients wait by WAITCOPIES, a tick asks about some jobs only, and all in turn.

@@ -31,3 +31,11 @@ func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 // SetLazy keeps the node from asking others what the rules have missed, so that a script shows what each rule does by
 // itself. No setting of the node does that: the questions come again and again, and put everything right.
 func (n *Node) SetLazy(yes bool) { n.lazy, n.locks.Lazy = yes, yes }
+
+// CronValue is what an entry says of a recurring job, and ReadCron reads it.
+func CronValue(c *Cron) []byte { return c.value() }
+
+func ReadCron(b []byte) (Cron, error) { return parseCron(b) }
+
+// SetPolicies replaces what New was given.
+func (n *Node) SetPolicies(p *Policies) { n.policies = p }

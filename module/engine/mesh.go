@@ -163,7 +163,16 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return n.onAskCounts(p, m)
 	case wire.AskQueues:
 		n.onAskQueues(p, m)
-	case wire.Claim, wire.Grant, wire.Deny, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
+	case wire.Marks:
+		return n.onMarks(p, m)
+	case wire.Claim:
+		if !n.slotRefused(p, m) {
+			n.locks.Receive(p.Base(), m)
+		}
+	case wire.Deny:
+		n.slotDenied(p, m)
+		n.locks.Receive(p.Base(), m)
+	case wire.Grant, wire.Unlock, wire.Verify, wire.Verified, wire.LockPull, wire.LockPage, wire.ClearLocks, wire.LockLost:
 		n.locks.Receive(p.Base(), m)
 	case wire.Release:
 		n.onRelease(p, m)

@@ -92,6 +92,10 @@ type Stats struct {
 	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
 	Moved, Revived int64
 
+	// These four count, for recurring jobs: jobs made, slots left out because they were missed, jobs dropped because another
+	// one had their key, and slots for which no job could be made.
+	CronMade, CronMissed, CronDropped, CronRefused int64
+
 	// RateWaited counts how often a queue's jobs had to wait for its rate.
 	RateWaited int64
 	// SlotsWaited counts how often a queue's jobs had to wait until fewer were in progress.
@@ -199,6 +203,7 @@ type Node struct {
 	pausesEnded map[string]struct{} // the names of queues that all nodes had paused, see pauseEndsAway
 	timed       timedPauses
 	overfull    map[string]int64 // queues with more dead letters than they keep, and how many they keep
+	crons       crons
 	rates       rates
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far
@@ -443,6 +448,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		}
 	}
 	n.pauseAgain()
+	n.restartCrons(false)
 	return true, uncertain
 }
 

@@ -247,7 +247,7 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8, span int64) (uint8, erro
 		if n.alike.Count(EntryPause) >= pausesMost {
 			return 0, ErrManyPauses
 		}
-		if err := n.EntryFits(len(name) + pauseTimed); err != nil {
+		if err := n.EntryFits(EntryPause, len(name)+pauseTimed); err != nil {
 			return 0, err
 		}
 	}

@@ -47,6 +47,7 @@ type Features struct {
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
+	Crons    bool // recurring jobs
 	Returns  bool // how often a job has come back, in full: wire.Returns
 	Slots    bool // locks with slots, and limits of jobs in progress
 }
@@ -130,6 +131,7 @@ func (h *host) Up(p *Peer) {
 	h.node().resume(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
+	h.node().tellMarksTo(p)
 	h.node().mayRepair()
 }
 

@@ -58,6 +58,9 @@ type Policies struct {
 	DeadMaxOf  func(queue []byte) int64  // how many dead letters a queue keeps; 0: all
 	DeadMaxed  bool                      // whether any says that
 	Generation uint32                    // another one after each change, never 0
+
+	// AddCron makes the ADDJOB of a recurring job: it reads the options, and the settings of the queue. Nil: nothing can be made.
+	AddCron func(c *Cron, a *Add) error
 }
 
 // override puts what p says over q.

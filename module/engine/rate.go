@@ -382,6 +382,7 @@ func (n *Node) LacksRates() string { return n.withoutFeature(func(f Features) bo
 // LacksSlots is LacksRates for locks with slots, and for limits of jobs in progress.
 func (n *Node) LacksSlots() string { return n.withoutFeature(func(f Features) bool { return f.Slots }) }
 
+// withoutFeature returns the ID of a node that is known to lack a feature; "": there is none.
 func (n *Node) withoutFeature(has func(Features) bool) string {
 	for _, p := range n.mesh.All() {
 		if f, told := n.mesh.features[p.ID]; told && !has(f) {

@@ -91,6 +91,7 @@ func (n *Node) Tick() int64 {
 	n.tickEntries()
 	n.tickPauses()
 	n.tickRates()
+	n.tickCrons()
 	n.tickFlushes()
 	n.tickMoves()
 	n.tickDead()
@@ -133,7 +134,7 @@ func (n *Node) cost(from int) (cost int) {
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += jobCost + len(e.Job.Record())/tickPiece
-		case LogLock, LogUnlock, LogDrop:
+		case LogLock, LogUnlock, LogDrop, LogEntry:
 			cost++
 		case LogState:
 			cost += int(e.Job.Parts) / tickPiece

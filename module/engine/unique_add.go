@@ -78,7 +78,7 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		return answer, false, ErrClaimWait
 	}
 	a = a.clone()
-	id := n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
+	id := n.idFor(a)
 	c, began := &claimedAdd{}, n.monotonic()
 	if a.batch != nil {
 		c.client, c.place = a.batch, a.place

@@ -1,4 +1,4 @@
-// Package entries is what all nodes of a mesh are to know alike, however small: settings of queues, and pauses. It does
+// Package entries is what all nodes of a mesh are to know alike, however small: settings of queues, pauses, and recurring jobs. It does
 // no I/O, and doesn't know what the entries mean.
 //
 // An entry has a key and a value. Each change of it has a [Stamp], greater than all stamps that its node has seen. The

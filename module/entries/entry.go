@@ -21,6 +21,12 @@ const OwnKinds Kind = 0x80
 // Own says whether entries of the kind are a node's own.
 func (k Kind) Own() bool { return k >= OwnKinds }
 
+// ManyKinds is a bit of the kinds of which there may be very many entries, see [Most].
+const ManyKinds Kind = 0x40
+
+// class is which limit, and which list, entries of the kind are under. All kinds of a class are less than those of the next.
+func (k Kind) class() int { return int(k >> 6) }
+
 // Limits of entries, bytes.
 const (
 	MaxName  = 1024
@@ -69,8 +75,8 @@ type Entry struct {
 	sum     uint64
 	learnt  int64 // monotonic ms, when it came to this table
 	retired bool  // a tombstone so old that it doesn't count in the sums
-	place   int   // in Table.oldest
-	gone    bool  // it was dropped, see Table.unsort
+	place   int   // in class.oldest
+	gone    bool  // it was dropped, see class.unsort
 }
 
 // compare returns 1 if e is the one that counts of two entries of the same key, -1 if o is, and 0 if they are the same. Two entries

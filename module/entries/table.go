@@ -13,10 +13,14 @@ import (
 )
 
 // Most is how many entries a table has, tombstones included, and MostBytes how many bytes. If there are more, the oldest
-// tombstones go first; then entries of other nodes aren't taken. Those who make changes limit them to less.
+// tombstones go first; then entries of other nodes aren't taken. Those who make changes limit them to less. Entries of
+// ManyKinds are counted apart, and so are a node's own: MostMany and MostManyBytes are their limits.
 const (
 	Most      = 40_000
 	MostBytes = 8 << 20
+
+	MostMany      = 150_000
+	MostManyBytes = 64 << 20
 )
 
 // keepMS is how long a tombstone counts, ms. After that it goes as soon as no known node can have the entry.
@@ -28,17 +32,36 @@ const sweepMost = 500
 // Table is all entries that a node knows.
 type Table struct {
 	entries map[key]*Entry
-	sorted  []*Entry            // all of them, in the order of kinds and names
+	classes [4]class
 	leaves  map[uint16][]*Entry // in the order of keys
 	sums    [Levels][]uint64    // of each part, see Sums; nil while the table is empty
 	last    Stamp               // the greatest one that was seen
-	bytes   int                 // of all entries
 	counts  map[Kind]int        // of entries that aren't tombstones
 	dead    map[key]*Entry      // the tombstones
-	oldest  table.Schedule[*tombstone]
+	changed map[uint16]struct{} // leaves that have changed since Changes was called last
+	told    bool                // Changes was called before
 }
 
-// tombstone is an entry in Table.oldest, which has all tombstones, the least stamp first.
+// class is the entries that share a limit.
+type class struct {
+	sorted []*Entry // all of them, in the order of kinds and names
+	bytes  int
+	oldest table.Schedule[*tombstone]
+}
+
+// full says whether no entry of so many bytes can be added to class i.
+func (c *class) full(i, size int) bool { return c.fullWithout(i, size, 0) }
+
+// fullWithout is full where some entries were dropped, and are still among the sorted ones.
+func (c *class) fullWithout(i, size, dropped int) bool {
+	most, bytes := Most, MostBytes
+	if i&int(ManyKinds>>6) != 0 {
+		most, bytes = MostMany, MostManyBytes
+	}
+	return len(c.sorted)-dropped >= most || c.bytes+size >= bytes
+}
+
+// tombstone is an entry in class.oldest, which has all tombstones, the least stamp first.
 type tombstone Entry
 
 func (d *tombstone) Sooner(than *tombstone) bool { return d.Stamp.Compare(than.Stamp) < 0 }
@@ -61,7 +84,21 @@ func (t *Table) Tombstones() int { return len(t.dead) }
 func (t *Table) Count(kind Kind) int { return t.counts[kind] }
 
 // Bytes is the length of [Table.Text].
-func (t *Table) Bytes() int { return t.bytes }
+func (t *Table) Bytes() (bytes int) {
+	for i := range t.classes {
+		bytes += t.classes[i].bytes
+	}
+	return bytes
+}
+
+// Fits says whether entries of a kind may have so many bytes more. They may have half of what the limit allows.
+func (t *Table) Fits(kind Kind, size int) bool {
+	most := MostBytes
+	if kind&ManyKinds != 0 {
+		most = MostManyBytes
+	}
+	return t.classes[kind.class()].bytes+size <= most/2
+}
 
 // Empty says whether there are neither entries nor tombstones.
 func (t *Table) Empty() bool { return len(t.entries) == 0 }
@@ -77,15 +114,23 @@ func (t *Table) Get(kind Kind, name string) *Entry {
 // Known finds an entry, or the tombstone of one; nil: the key isn't known.
 func (t *Table) Known(kind Kind, name string) *Entry { return t.entries[key{kind, name}] }
 
-// All are the entries, and the tombstones, in the order of kinds and names. The slice is the table's.
-func (t *Table) All() []*Entry { return t.sorted }
+// All are the entries, and the tombstones, in the order of kinds and names.
+func (t *Table) All() []*Entry {
+	return slices.Concat(t.classes[0].sorted, t.classes[1].sorted, t.classes[2].sorted, t.classes[3].sorted)
+}
 
 // AllOf are the entries of a kind, without tombstones, in the order of names.
 func (t *Table) AllOf(kind Kind) iter.Seq[*Entry] {
-	at, _ := slices.BinarySearchFunc(t.sorted, &Entry{Kind: kind}, compareKeys)
+	return t.From(kind, "")
+}
+
+// From is AllOf from a name on.
+func (t *Table) From(kind Kind, name string) iter.Seq[*Entry] {
+	sorted := t.classes[kind.class()].sorted
+	at, _ := slices.BinarySearchFunc(sorted, &Entry{Kind: kind, Name: name}, compareKeys)
 	return func(yield func(*Entry) bool) {
-		for ; at < len(t.sorted) && t.sorted[at].Kind == kind; at++ {
-			if e := t.sorted[at]; !e.Deleted && !yield(e) {
+		for ; at < len(sorted) && sorted[at].Kind == kind; at++ {
+			if e := sorted[at]; !e.Deleted && !yield(e) {
 				return
 			}
 		}
@@ -94,15 +139,34 @@ func (t *Table) AllOf(kind Kind) iter.Seq[*Entry] {
 
 // Text is all entries in bytes, with their tombstones: what [Parse] reads. before comes first.
 func (t *Table) Text(before ...byte) []byte {
-	size := len(before)
-	for _, e := range t.sorted {
-		size += len(e.bytes)
-	}
-	b := append(make([]byte, 0, size), before...)
-	for _, e := range t.sorted {
-		b = append(b, e.bytes...)
+	b := append(make([]byte, 0, len(before)+t.Bytes()), before...)
+	for i := range t.classes {
+		for _, e := range t.classes[i].sorted {
+			b = append(b, e.bytes...)
+		}
 	}
 	return b
+}
+
+// Pages is how many pages [Table.Changes] tells.
+const Pages = 1 << leafBits
+
+// IsNew says whether [Table.Changes] was never called: what was told of another table counts no more.
+func (t *Table) IsNew() bool { return !t.told }
+
+// Changes tells the pages that have changed since the last call, each with its whole text, which is valid during the call of do. The texts
+// of all pages together, in any order, are what [Parse] reads.
+func (t *Table) Changes(do func(page int, text []byte)) {
+	t.told = true
+	var text []byte
+	for leaf := range t.changed {
+		text = text[:0]
+		for _, e := range t.leaves[leaf] {
+			text = append(text, e.bytes...)
+		}
+		do(int(leaf), text)
+	}
+	clear(t.changed)
 }
 
 func compareKeys(a, b *Entry) int {
@@ -181,29 +245,32 @@ func (t *Table) Load(e *Entry, monotonic int64) (took bool) {
 
 // room makes room for a new entry, at the cost of the oldest tombstones. False: there is none.
 func (t *Table) room(e *Entry) bool {
-	full := func() bool { return len(t.entries) >= Most || t.bytes+len(e.Name)+len(e.Value) >= MostBytes }
-	if !full() {
-		return true
-	}
+	i, size := e.Kind.class(), len(e.Name)+len(e.Value)
+	c := &t.classes[i]
 	var gone []*Entry
-	for len(t.oldest) > 0 && full() {
-		dead := (*Entry)(t.oldest[0])
-		t.drop(dead)
-		gone = append(gone, dead)
+	for full := c.full(i, size); full && len(c.oldest) > 0; full = c.fullWithout(i, size, len(gone)) {
+		gone = append(gone, t.dropOldest(c))
 	}
-	t.unsort(gone)
-	return !full()
+	c.unsort(gone)
+	return !c.full(i, size)
+}
+
+func (t *Table) dropOldest(c *class) *Entry {
+	dead := (*Entry)(c.oldest[0])
+	t.drop(dead)
+	return dead
 }
 
 // DropTombstones forgets tombstones, some of them in one call: no other node is known, so none can have the entries.
 func (t *Table) DropTombstones() {
-	var gone []*Entry
-	for len(t.oldest) > 0 && len(gone) < sweepMost {
-		dead := (*Entry)(t.oldest[0])
-		t.drop(dead)
-		gone = append(gone, dead)
+	for i := range t.classes {
+		c := &t.classes[i]
+		var gone []*Entry
+		for len(c.oldest) > 0 && len(gone) < sweepMost {
+			gone = append(gone, t.dropOldest(c))
+		}
+		c.unsort(gone)
 	}
-	t.unsort(gone)
 }
 
 // Forget removes an entry, and leaves no tombstone.
@@ -229,71 +296,78 @@ func (t *Table) saw(s Stamp) {
 
 func (t *Table) put(e *Entry) {
 	if t.entries == nil {
-		t.entries, t.leaves, t.dead, t.counts = map[key]*Entry{}, map[uint16][]*Entry{}, map[key]*Entry{}, map[Kind]int{}
+		t.entries, t.leaves, t.dead, t.counts, t.changed = map[key]*Entry{}, map[uint16][]*Entry{}, map[key]*Entry{}, map[Kind]int{}, map[uint16]struct{}{}
 	}
-	k := e.key()
-	if old := t.entries[k]; old != nil {
-		t.remove(old)
-	}
+	k, c := e.key(), &t.classes[e.Kind.class()]
 	t.saw(e.Stamp)
-	if e.Deleted && e.Kind.Own() {
-		return // no other node has it
+	old := t.entries[k]
+	if e.Deleted && e.Kind.Own() { // no other node has it
+		if old != nil {
+			t.remove(old)
+		}
+		return
 	}
-	e.bytes = e.Append(nil)
-	t.bytes += len(e.bytes)
+	if old != nil {
+		t.drop(old)
+	}
+	e.bytes, e.gone = e.Append(nil), false
+	c.bytes += len(e.bytes)
 	if !e.Deleted {
 		t.counts[e.Kind]++
 	}
 	t.entries[k] = e
-	at, _ := slices.BinarySearchFunc(t.sorted, e, compareKeys)
-	t.sorted = slices.Insert(t.sorted, at, e)
-	if e.gone = false; e.Deleted {
-		t.dead[k] = e
-		heap.Push(&t.oldest, (*tombstone)(e))
+	if at, found := slices.BinarySearchFunc(c.sorted, e, compareKeys); found {
+		c.sorted[at] = e
+	} else {
+		c.sorted = slices.Insert(c.sorted, at, e)
 	}
-	if e.Kind.Own() {
-		return
+	if e.Deleted {
+		t.dead[k] = e
+		heap.Push(&c.oldest, (*tombstone)(e))
 	}
 	e.leaf, e.sum = hash(e)
 	leaf := t.leaves[e.leaf]
-	at, _ = slices.BinarySearchFunc(leaf, e, compareKeys)
+	at, _ := slices.BinarySearchFunc(leaf, e, compareKeys)
 	t.leaves[e.leaf] = slices.Insert(leaf, at, e)
-	t.count(e.leaf, e.sum)
+	t.changed[e.leaf] = struct{}{}
+	if !e.Kind.Own() {
+		t.count(e.leaf, e.sum)
+	}
 }
 
 func (t *Table) remove(e *Entry) {
 	t.drop(e)
-	t.unsort([]*Entry{e})
+	t.classes[e.Kind.class()].unsort([]*Entry{e})
 }
 
 // unsort is the end of a removal: it takes entries that were dropped out of the sorted ones. If they are several, it does so in one pass.
-func (t *Table) unsort(gone []*Entry) {
+func (c *class) unsort(gone []*Entry) {
 	switch len(gone) {
 	case 0:
 	case 1:
-		if at, found := slices.BinarySearchFunc(t.sorted, gone[0], compareKeys); found {
-			t.sorted = slices.Delete(t.sorted, at, at+1)
+		if at, found := slices.BinarySearchFunc(c.sorted, gone[0], compareKeys); found {
+			c.sorted = slices.Delete(c.sorted, at, at+1)
 		}
 	default:
-		t.sorted = slices.DeleteFunc(t.sorted, func(e *Entry) bool { return e.gone })
+		c.sorted = slices.DeleteFunc(c.sorted, func(e *Entry) bool { return e.gone })
 	}
 }
 
 // drop removes an entry, but leaves it among the sorted ones, see unsort.
 func (t *Table) drop(e *Entry) {
-	k := e.key()
+	k, c := e.key(), &t.classes[e.Kind.class()]
 	delete(t.entries, k)
 	if e.gone = true; e.Deleted {
 		delete(t.dead, k)
-		heap.Remove(&t.oldest, e.place)
+		heap.Remove(&c.oldest, e.place)
 	} else {
 		t.counts[e.Kind]--
 	}
-	t.bytes -= len(e.bytes)
-	if e.Kind.Own() {
-		return
+	c.bytes -= len(e.bytes)
+	if !e.Kind.Own() {
+		t.retire(e)
 	}
-	t.retire(e)
+	t.changed[e.leaf] = struct{}{}
 	leaf := slices.DeleteFunc(t.leaves[e.leaf], func(o *Entry) bool { return o == e })
 	if t.leaves[e.leaf] = leaf; len(leaf) == 0 {
 		delete(t.leaves, e.leaf)
@@ -319,7 +393,7 @@ func (t *Table) recall(e *Entry) {
 // Sweep lets old tombstones go, some of them in one call. agreed is since when (monotonic ms) all known nodes have had
 // the same entries as this one: none of them has an entry whose tombstone came before that.
 func (t *Table) Sweep(now, agreed int64) {
-	var gone []*Entry
+	var gone [len(t.classes)][]*Entry
 	looked := 0
 	for _, e := range t.dead {
 		if looked++; looked > sweepMost {
@@ -332,10 +406,12 @@ func (t *Table) Sweep(now, agreed int64) {
 		t.retire(e)
 		if e.learnt < agreed {
 			t.drop(e)
-			gone = append(gone, e)
+			gone[e.Kind.class()] = append(gone[e.Kind.class()], e)
 		}
 	}
-	t.unsort(gone)
+	for i := range t.classes {
+		t.classes[i].unsort(gone[i])
+	}
 }
 
 // The table's parts: a key's hash has 12 bits, of which the first four say in which of 16 parts the key is, the next
@@ -396,5 +472,5 @@ func (t *Table) Sum() (sum uint64) {
 
 // In are the entries of a leaf, with tombstones that count, in the order of keys.
 func (t *Table) In(leaf Part) []*Entry {
-	return slices.DeleteFunc(slices.Clone(t.leaves[leaf.Prefix]), func(e *Entry) bool { return e.retired })
+	return slices.DeleteFunc(slices.Clone(t.leaves[leaf.Prefix]), func(e *Entry) bool { return e.retired || e.Kind.Own() })
 }

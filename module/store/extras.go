@@ -55,6 +55,8 @@ const (
 	TagMaxLapses
 	// TagSlots: the slot that the job has of those of its queue, while it is in progress (package engine).
 	TagSlots
+	// TagCron: the recurring job that the job was made for, and the slot (package engine).
+	TagCron Tag = 23
 )
 
 const extraHead = 3

@@ -161,12 +161,15 @@ const (
 	AskMove
 	// MovedJobs: the sender has moved Round jobs. Queue is empty, or the reason why it can't move a job that it has.
 	MovedJobs
+	// Marks tells how far the slots of recurring jobs are served, in Queue, in a form that package engine defines. The answer has NoReply:
+	// it tells how far they are served as far as its sender knows.
+	Marks
 	kinds
 )
 
 // Flags of messages.
 const (
-	NoReply   uint8 = 1 << iota // ReplJob, Entries: no answer is wanted
+	NoReply   uint8 = 1 << iota // ReplJob, Entries, Marks: no answer is wanted
 	QueueIt                     // ReplJob: queue the copy, Span from now
 	CountNack                   // Queued, PutOff: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
@@ -311,6 +314,8 @@ const (
 	Abstains               // the sender doesn't vote: its table may lack votes that it gave
 	Unconfirmed            // the sender learnt this vote from another node's table: it only counts against other holders
 	Uncounted              // the sender knows nodes that the claim doesn't count
+	NotYet                 // the lock is of a recurring job's slot that lies ahead of the sender's clock. Lock has the name, and in Left how far ahead, ms
+	Served                 // the lock is of a slot that was served, as far as the sender knows
 )
 
 // Values of Count in a Verified.
@@ -537,6 +542,7 @@ var parts = [kinds]uint16{
 	Jobs:      hasSpan | hasQueue | hasRound,
 	AskMove:   hasCount | hasSpan | hasQueue,
 	MovedJobs: hasSpan | hasRound | hasQueue,
+	Marks:     hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 }

@@ -29,7 +29,7 @@ func TestConcurrency(t *testing.T) {
 	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	assert.Equal(t, "slots", c.Do("QSTAT", "q").Field("limited").Str)
 	assert.NotEqual(t, "0", s.Info("jobmesh", "jobmesh_slots_waited"))
-	slots := []int64{c.Do("SHOW", ids[0]).Field("slot").Int(), c.Do("SHOW", ids[1]).Field("slot").Int()}
+	slots := []int64{c.Do("SHOW", ids[0]).Field("queue-slot").Int(), c.Do("SHOW", ids[1]).Field("queue-slot").Int()}
 	assert.ElementsMatch(t, []int64{0, 1}, slots)
 
 	w := s.Dial()

@@ -284,6 +284,9 @@ func (s *Sim) done() bool {
 	if s.Faults.Settings > 0 && s.now < s.healedAt+compareSecs*1000 {
 		return false
 	}
+	if s.crons != nil && s.now < s.healedAt+(cronJudgeSecs+10)*1000 {
+		return false
+	}
 	for _, j := range s.order {
 		if j.once {
 			if s.missing(j) || !s.byHand && s.undelivered(j) && s.uncertain(j) != nil {

@@ -88,6 +88,7 @@ func (s *Sim) fail(format string, args ...any) {
 func (s *Sim) work() {
 	s.startLockers()
 	s.startUniques()
+	s.startCrons()
 	for range s.Jobs {
 		add := s.add
 		if s.Bulk > 0 {
@@ -266,7 +267,7 @@ func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 // policies are what the settings say of all queues.
 func (s *Sim) policies() *engine.Policies {
 	limits := engine.Limits{Rate: s.Rate, AtOnce: s.AtOnce}
-	return &engine.Policies{LimitsOf: func([]byte) engine.Limits { return limits }, Rated: s.Rate.Count > 0 || s.AtOnce > 0, Generation: 1}
+	return &engine.Policies{LimitsOf: func([]byte) engine.Limits { return limits }, Rated: s.Rate.Count > 0 || s.AtOnce > 0, Generation: 1, AddCron: s.addCron}
 }
 
 // inRate notes a delivery, and checks that a queue's rate holds.
@@ -926,6 +927,7 @@ func (s *Sim) heal() {
 			s.meet(n, s.nodes[0]) // the node that it was to meet is dead, or its nodes' file was an old one
 		}
 	}
+	s.healCrons()
 	s.at(2500, s.note)
 	s.at(byHandSecs*1000, s.decideUncertain)
 	s.unpause()

@@ -115,7 +115,9 @@ type Config struct {
 	Locks *Lockers
 	// Uniques are unique jobs, beside the others.
 	Uniques *Uniques
-	Trace   func(format string, args ...any)
+	// Crons are recurring jobs, beside the others.
+	Crons *Crons
+	Trace func(format string, args ...any)
 }
 
 // Report counts what happened in a history.
@@ -211,6 +213,7 @@ type Sim struct {
 	seed       uint64
 	locks      *lockWorld
 	uniques    *uniqueWorld
+	crons      *cronWorld
 	events     int // see counted
 }
 
@@ -490,6 +493,9 @@ func (n *node) carryOut() {
 		switch e.Kind {
 		case engine.LogJob, engine.LogState, engine.LogDrop, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
+			if e.Kind == engine.LogJob && n.s.crons != nil {
+				n.s.slotLogged(n, e.Job)
+			}
 			n.s.mayDie(e.Job)
 			if j := e.Job; j != nil && n.s.uniques != nil && bytes.HasSuffix(j.Queue.NameBytes(), []byte(engine.DeadSuffix)) {
 				if k := n.s.jobs[j.ID]; k != nil && k.unique != nil {
@@ -650,7 +656,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Returns: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Crons: true, Returns: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

@@ -172,6 +172,17 @@ var histories = map[string]Config{
 	"concurrency lossy": {PerTenSeconds: 800, Nodes: 5, Jobs: 60, Seconds: 240, AckShare: 0.8, Replicate: 3, AtOnce: 3, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Resets: 100, Partitions: 30, Pauses: 20, Promotions: 10, PauseQueue: 20, Skew: 500,
 	}},
+	"recurring": {PerTenSeconds: 150, Nodes: 3, Jobs: 20, Seconds: 120, AckShare: 1, Replicate: 2, Swift: true, Crons: &Crons{Entries: 4, Every: 3}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"recurring once": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 180, AckShare: 1, Replicate: 2, Crons: &Crons{Entries: 4, Every: 3, Once: 0.7}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 30, Rewrites: 60, Resets: 60, Pauses: 20, Partitions: 60,
+	}},
+	"recurring apart": {PerTenSeconds: 400, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.9, Replicate: 3, Crons: &Crons{Entries: 4, Every: 5, Any: 0.3}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 30, Rewrites: 60, Resets: 60, Pauses: 30, Partitions: 60, Blackouts: 20, NodesLate: true, Skew: 400,
+	}},
+	"recurring in trouble": {PerTenSeconds: 600, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fsync: EverySec, Crons: &Crons{Entries: 4, Every: 5, Once: 0.3, Any: 0.2}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.02, Duplicate: 0.02, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Promotions: 20, Joins: 60, MaxNodes: 6, Resets: 100,
+		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 20, PauseQueue: 20, Skew: 2000, Steps: 10, StepMS: 20_000,
+	}},
 	"everything": {PerTenSeconds: 400, Nodes: 7, Jobs: 150, Seconds: 300, AckShare: 0.8, Once: 0.2, Wiped: 2, Replicate: 3, Fast: 0.05, Async: 0.1, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Replaced: 10, Resets: 60,
 		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Skew: 2000,
