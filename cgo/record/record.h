@@ -88,9 +88,9 @@ struct jm_queue {
     struct jm_box *box;
     RedisModuleString *key;
     char *name;
-    uint32_t name_len, counted[3], here[2];
+    uint32_t name_len, counted[4], here[2];
     void *levels;
-    uint32_t unrated, unused;
+    uint32_t unrated;
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

@@ -46,6 +46,9 @@ const featureFailures = 128
 // featureRates is another: a node that has it obeys RATE.
 const featureRates = 256
 
+// featureResults is another: a node that has it takes SetEnd, GotEnd, Watch, Ended and Cancel.
+const featureResults = 1024
+
 const maxZone = 64 // bytes of a zone's name
 
 // busOffset is how far the port of a node's bus is above its port for clients.
@@ -143,7 +146,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates,
+		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates | featureResults,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -296,6 +299,7 @@ func (m *module) busEvent(e bus.Event) {
 		m.node.SetFeatures(id, engine.Features{
 			Batches: e.Features&featureBatches != 0, Counts: e.Features&featureCounts != 0, Entries: e.Features&featureEntries != 0,
 			Copies: e.Features&featureCopies != 0, Flushes: e.Features&featureFlushes != 0, Jobs: e.Features&featureJobs != 0, Failures: e.Features&featureFailures != 0, Rates: e.Features&featureRates != 0,
+			Results: e.Features&featureResults != 0,
 		})
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])

@@ -100,6 +100,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	}
 	n.Stats.Received++
 	n.mesh.Said(p)
+	if n.hasViews && m.Kind.OfJob() {
+		n.forgetView(m)
+	}
 	if n.passive || n.loading {
 		switch m.Kind {
 		case wire.ReplJob, wire.YourJob:
@@ -155,6 +158,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return n.onAskCopies(p, m)
 	case wire.Copies:
 		return n.onCopies(p, m)
+	case wire.Watch:
+		return n.onWatch(p, m)
+	case wire.Ended:
+		return n.onEnded(p, m)
 	case wire.Entries:
 		return n.onEntries(p, m)
 	case wire.EntrySums:
@@ -185,6 +192,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 
 // onJob handles a message about one job.
 func (n *Node) onJob(p *Peer, m *wire.Message) {
+	switch m.Kind { // with the outcome in Job.Extras they are the same
+	case wire.SetEnd:
+		m.Kind = wire.SetAck
+	case wire.GotEnd:
+		m.Kind = wire.GotAck
+	}
 	id := store.ID(m.ID)
 	j := n.lookEnded(&id)
 	if j == nil && (m.Kind == wire.SetAck || m.Kind == wire.DelJob) {
@@ -250,6 +263,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		n.onWorking(p, j, m.Flags)
 	case wire.PutOff:
 		n.onPutOff(p, j, m.Span, m.Flags)
+	case wire.Cancel:
+		n.onCancel(p, j, m)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:

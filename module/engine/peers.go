@@ -47,6 +47,7 @@ type Features struct {
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
+	Results  bool // kept outcomes, and who waits for the end of jobs: SetEnd, GotEnd, Watch, Ended and Cancel
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.
@@ -128,6 +129,7 @@ func (h *host) Up(p *Peer) {
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
 	h.node().mayRepair()
+	h.node().watchMet()
 }
 
 // Down is called when a connection has ended.
@@ -190,6 +192,9 @@ func (s *sending) to(p *Peer) {
 		return
 	}
 	n, m := s.n, s.m
+	if m.Kind == wire.Cancel && !n.mesh.features[p.ID].Results {
+		return
+	}
 	if (m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 || m.Kind == wire.Whereabouts) && !n.mesh.features[p.ID].Failures {
 		if plain := withoutFailure(m); plain != nil {
 			n.send(p, plain)

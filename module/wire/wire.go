@@ -161,6 +161,18 @@ const (
 	AskMove
 	// MovedJobs: the sender has moved Round jobs. Queue is empty, or the reason why it can't move a job that it has.
 	MovedJobs
+	// SetEnd is a SetAck for a job whose outcome is kept: for Span, with the result or reason in Queue. Job has no more than Extras: the outcome.
+	// The answer is GotEnd, or GotAck by a node that doesn't keep it.
+	SetEnd
+	// GotEnd is a GotAck with the outcome that the sender keeps, in the Extras of Job.
+	GotEnd
+	// Watch asks what the receiver knows of the end of some jobs, and asks it to tell when they end. The IDs are in Queue, one behind the other.
+	// Span is any number but 0. The answer is Ended, or several, with the same Span.
+	Watch
+	// Ended tells what the sender knows of the end of jobs, in Queue, in a form that package engine defines. With Span 0 nobody asked.
+	Ended
+	// Cancel asks the worker of a job to stop. Job has no more than Extras: when that was wished, and why.
+	Cancel
 	kinds
 )
 
@@ -508,6 +520,12 @@ var parts = [kinds]uint16{
 	MovedJobs: hasSpan | hasRound | hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
+
+	SetEnd: hasID | hasSpan | hasHolders | hasQueue | hasExtras,
+	GotEnd: hasID | hasHolders | hasExtras,
+	Watch:  hasSpan | hasQueue,
+	Ended:  hasSpan | hasQueue,
+	Cancel: hasID | hasExtras,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must
