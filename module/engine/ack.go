@@ -94,6 +94,7 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	if j.Holders() > known {
 		n.log(LogState, j)
 	}
+	n.tellAgain(j)
 }
 
 // acks says whether a node has still to be told of acknowledgements, now or when it is back.
@@ -132,6 +133,7 @@ func (n *Node) tickAcks(budget int) bool {
 			}
 			j, _ = n.addHolder(j, p.Node)
 			n.setAck(p, j)
+			n.tellAgain(j)
 			return ackCost
 		})
 		return true
@@ -263,7 +265,7 @@ func (n *Node) hearsay(j *store.Job) bool { return n.dummy(j) && cancelled(j) }
 // finish forgets an acknowledged job when all nodes know that it is done.
 func (n *Node) finish(j *store.Job) {
 	if !n.dummy(j) {
-		n.tell(j, &wire.Message{Kind: wire.DelJob})
+		n.tellKnown(j)
 	}
 	n.forgetOrKeep(j, nil)
 }
@@ -386,6 +388,8 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	case fresh:
 		// Another node tells them. This one looks again, in case that node dies.
 		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))
+	default:
+		n.tellAgain(j)
 	}
 }
 
@@ -426,7 +430,13 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 	if m.Flags&wire.Known != 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}
-	if !n.confirms(j, m) {
+	switch {
+	case !n.confirms(j, m):
+		j.Unconfirm(uint64(p.Node))
+		n.tellAgain(j)
+		return
+	case m.Flags&wire.ToAll != 0:
+		n.knownToAll(p, j)
 		return
 	}
 	j.Confirm(uint64(p.Node))

@@ -314,6 +314,8 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	switch {
 	case acked && byClient:
 		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others
+	case acked && j.Kept():
+		j.Confirm(uint64(p.Node)) // the sender doesn't know of the outcome, so others may not
 	case acked:
 		n.knownToAll(p, j)
 	case !byClient && !j.HeldBy(uint64(p.Node)):

@@ -192,8 +192,14 @@ func (s *sending) to(p *Peer) {
 		return
 	}
 	n, m := s.n, s.m
-	if m.Kind == wire.Cancel && !n.mesh.features[p.ID].Results {
-		return
+	if !n.mesh.features[p.ID].Results {
+		switch m.Kind {
+		case wire.Cancel:
+			return
+		case wire.GotEnd: // with ToAll
+			n.send(p, &wire.Message{Kind: wire.DelJob, ID: m.ID})
+			return
+		}
 	}
 	if (m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 || m.Kind == wire.Whereabouts) && !n.mesh.features[p.ID].Failures {
 		if plain := withoutFailure(m); plain != nil {

@@ -385,6 +385,25 @@ func (n *Node) gotEnd(p *Peer, j *store.Job) wire.Message {
 	return m
 }
 
+// tellAgain begins anew to tell of the end of a job whose outcome is only kept by now, if a holder may not know of it.
+func (n *Node) tellAgain(j *store.Job) {
+	if j.Kept() && j.Confirmed() < j.Holders() && j.QTime > n.now+gcLastMS {
+		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))
+	}
+}
+
+// tellKnown tells the holders of a job that all of them know of its end. Those that may keep its outcome are told which outcome all know: one that
+// has learnt a better one since goes on telling that.
+func (n *Node) tellKnown(j *store.Job) {
+	if !j.Kept() {
+		n.tell(j, &wire.Message{Kind: wire.DelJob})
+		return
+	}
+	m := wire.Message{Kind: wire.GotEnd, ID: j.ID, Flags: wire.ToAll}
+	m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+	n.tell(j, &m)
+}
+
 // confirms says whether a GotAck or GotEnd confirms the outcome that this node keeps of a job. A node that knows the job by another outcome is
 // told again.
 func (n *Node) confirms(j *store.Job, m *wire.Message) bool {

@@ -234,6 +234,7 @@ const (
 	All       = NoReply   // AskFlush: jobs that clients work on go, too
 	OneQueue  = NoReply   // AskJobs
 	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
+	ToAll     = NoReply   // GotEnd: all holders have confirmed this outcome, and the sender forgets the job, or keeps it
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
