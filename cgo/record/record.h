@@ -90,7 +90,8 @@ struct jm_queue {
     char *name;
     uint32_t name_len, counted[4], here[2];
     void *levels;
-    uint32_t unrated;
+    uint64_t kept_bytes;
+    uint32_t unrated, unused;
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

@@ -100,9 +100,6 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	}
 	n.Stats.Received++
 	n.mesh.Said(p)
-	if n.hasViews && m.Kind.OfJob() {
-		n.forgetView(m)
-	}
 	if n.passive || n.loading {
 		switch m.Kind {
 		case wire.ReplJob, wire.YourJob:
@@ -113,6 +110,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 			n.onOffer(p, m)
 		}
 		return nil
+	}
+	if n.hasViews && m.Kind.OfJob() {
+		n.forgetView(m)
 	}
 	switch m.Kind {
 	case wire.ReplJob:

@@ -238,7 +238,7 @@ func (n *Node) keep(j *store.Job, e *Ending, detail []byte) *store.Job {
 	n.scratch.extras = b
 	j = n.moved(j, n.store.Rewrite(j, detail, b))
 	j.ETime = max(j.ETime, e.until+keepSlack)
-	n.noteEnd(j.ID, e.Outcome, detail, e.HasDetail)
+	n.noteEnd(j.ID, e.Outcome, nil, false)
 	if !n.dummy(j) {
 		n.store.Count(j, store.Kept)
 		n.logAnew(j)

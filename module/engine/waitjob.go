@@ -22,6 +22,7 @@ const (
 	watchSlice   = 1_000     // jobs that one tick looks at, or asks about
 	endedPiece   = 256 << 10 // bytes of results in a message
 	endedMost    = 2 << 20   // bytes of results that one call sends; the next ticks go on
+	answerMost   = 64 << 20  // bytes of results in an answer, and in what a client that waits has ended so far
 	soonestMost  = 1000      // clients whose wait one call ends, or whose job it notes as ended
 )
 
@@ -45,7 +46,8 @@ type jobWaits struct {
 	news  map[store.ID]JobEnd                  // ends of such jobs that are still to be told
 	order []store.ID                           // of news
 	ready []*jobWait                           // waits that are over
-	owed  []owedEnd                            // what was asked, and is too large to be told at once
+	owed  table.Roster[owedEnd, int64]         // what was asked, and is too large to be told at once: in which round
+	doubt []store.ID                           // jobs of which a node has told by itself that they expired: the others are to be asked
 	round int64                                // the number of the last round
 	next  int64                                // unix ms: when the next round begins
 	sweep int64                                // unix ms: when far is looked through next
@@ -61,6 +63,7 @@ type jobWait struct {
 	jobs     []jobWaited
 	place    map[store.ID]int // in jobs
 	open     int              // jobs that haven't ended
+	bytes    int              // of the results in jobs
 	pos      int              // in jobWaits.ends
 }
 
@@ -95,9 +98,8 @@ type farWatcher struct {
 }
 
 type owedEnd struct {
-	id    store.ID
-	node  wire.Node
-	round int64
+	id   store.ID
+	node wire.Node
 }
 
 // endOf is what this node knows of a job. The detail is the job's memory.
@@ -152,7 +154,25 @@ func (n *Node) JobEnds(ids []store.ID) []JobEnd {
 			ends[i].Outcome = OutcomeWaiting // another node may know it
 		}
 	}
+	return fitting(ends)
+}
+
+// fitting leaves out the results beyond answerMost.
+func fitting(ends []JobEnd) []JobEnd {
+	bytes := 0
+	for i := range ends {
+		bytes = ends[i].fit(bytes)
+	}
 	return ends
+}
+
+// fit leaves the detail out if there is no room for it beside so many bytes, and returns how many there are with it.
+func (e *JobEnd) fit(beside int) (bytes int) {
+	if bytes = beside + len(e.Detail); bytes > answerMost {
+		e.HasDetail, e.Detail = false, nil
+		return beside
+	}
+	return bytes
 }
 
 // WaitJobs waits until all of some jobs have ended, with one of them, for timeout ms at most (0: without limit). It returns the answer, or the
@@ -172,6 +192,7 @@ func (n *Node) WaitJobs(ids []store.ID, one bool, timeout int64) (p Pending, now
 		}
 		w.place[ids[i]] = i
 		if end := n.endOf(&ids[i]); n.isFinal(&end) {
+			w.bytes = end.fit(w.bytes)
 			w.jobs[i].JobEnd = end.clone()
 			continue
 		}
@@ -257,7 +278,11 @@ func (n *Node) leave1(w *jobWait, id *store.ID) {
 func (n *Node) watch(ids []store.ID) {
 	round := n.jobWaits.round
 	for i := range ids {
-		k := *n.jobWaits.jobs.Get(ids[i])
+		at := n.jobWaits.jobs.Get(ids[i])
+		if at == nil {
+			continue // nobody waits for it any more
+		}
+		k := *at
 		k.round, k.heard, k.waiting = round, k.heard[:0], false
 		n.takeEnd(k, n.endOf(&ids[i]))
 	}
@@ -329,7 +354,9 @@ func (n *Node) settleWaits(id store.ID, k *watchedJob) {
 		}
 		w := k.waits[len(k.waits)-1]
 		job := &w.jobs[w.place[id]]
-		job.JobEnd = k.end
+		end := k.end
+		w.bytes = end.fit(w.bytes)
+		job.JobEnd = end
 		n.leave1(w, &id)
 		if w.open--; w.isOver() && !w.isReady {
 			w.isReady = true
@@ -338,7 +365,7 @@ func (n *Node) settleWaits(id store.ID, k *watchedJob) {
 	}
 }
 
-// noteEnd notes that a job has ended, if somebody waits for it. The detail is copied.
+// noteEnd notes that a job has ended, if somebody waits for it. The detail is copied. That of a job whose outcome is kept needn't be given.
 func (n *Node) noteEnd(id store.ID, o Outcome, detail []byte, hasDetail bool) {
 	c := &n.jobWaits
 	if c.jobs.Len()+c.far.Len() == 0 || c.jobs.Get(id) == nil && c.far.Get(id) == nil {
@@ -375,13 +402,14 @@ func (w *jobWaits) anyToTell() bool { return len(w.order)+len(w.ready) > 0 }
 func (n *Node) tellEnds() {
 	c := &n.jobWaits
 	to := map[wire.Node]*endedMessage{}
-	budget := soonestMost
-	for ; len(c.order) > 0 && budget > 0; budget-- {
+	bytes := 0
+	for budget := soonestMost; len(c.order) > 0 && budget > 0 && bytes < endedMost; budget-- {
 		id := c.order[0]
-		end := c.news[id]
+		end := n.endNoted(id)
 		c.order = c.order[1:]
 		delete(c.news, id)
 		if at := c.jobs.Get(id); at != nil {
+			bytes += len(end.Detail)
 			n.takeTold(id, *at, end)
 		}
 		far := c.far.Get(id)
@@ -389,6 +417,7 @@ func (n *Node) tellEnds() {
 			continue
 		}
 		for _, f := range *far {
+			bytes += len(end.Detail)
 			n.addEnded(to, f.node, 0, &end)
 		}
 		if end.Outcome != OutcomeDead {
@@ -396,6 +425,7 @@ func (n *Node) tellEnds() {
 		}
 	}
 	n.sendEnded(to)
+	n.askDoubted()
 	for answers := waitSlice; len(c.ready) > 0 && answers > 0; {
 		w := c.ready[0]
 		if c.ready = c.ready[1:]; c.by[w.number] == w {
@@ -405,6 +435,17 @@ func (n *Node) tellEnds() {
 	if c.anyToTell() {
 		n.hurryTick()
 	}
+}
+
+// endNoted is the end of a job that was noted. A result that is kept is the job's memory.
+func (n *Node) endNoted(id store.ID) JobEnd {
+	end := n.jobWaits.news[id]
+	if j := n.store.Lookup(&id); j != nil {
+		if e, kept := EndingOf(j); kept && e.Outcome == end.Outcome {
+			return n.endOf(&id)
+		}
+	}
+	return end
 }
 
 // endedMessage is an Ended that is being made.
@@ -481,7 +522,7 @@ func (n *Node) onWatch(p *Peer, m *wire.Message) error {
 			n.remember(p, id)
 		}
 		if sent += len(end.Detail); sent > endedMost {
-			n.jobWaits.owed = append(n.jobWaits.owed, owedEnd{id, p.Node, m.Span})
+			n.jobWaits.owed.Put(owedEnd{id, p.Node}, m.Span)
 			n.hurryTick()
 			continue
 		}
@@ -530,16 +571,31 @@ func (n *Node) onEnded(p *Peer, m *wire.Message) error {
 		n.takeEnd(k, end)
 		n.decideEnd(end.ID)
 	}
+	n.askDoubted()
 	return nil
 }
 
 // takeTold takes what a node tells unasked. If it has found by itself that a job expired, all others are asked whether they know better.
 func (n *Node) takeTold(id store.ID, k *watchedJob, end JobEnd) {
 	if n.takeEnd(k, end); end.Outcome == OutcomeExpired {
-		n.jobWaits.round++
-		n.watch([]store.ID{id})
+		n.jobWaits.doubt = append(n.jobWaits.doubt, id)
+		return
 	}
 	n.decideEnd(id)
+}
+
+// askDoubted asks all others of jobs that have expired for one node, in a round of their own.
+func (n *Node) askDoubted() {
+	ids := n.jobWaits.doubt
+	if len(ids) == 0 {
+		return
+	}
+	n.jobWaits.doubt = nil
+	n.jobWaits.round++
+	n.watch(ids)
+	for i := range ids {
+		n.decideEnd(ids[i])
+	}
 }
 
 // endsOf is the answer of a WAITJOB.
@@ -554,7 +610,7 @@ func (n *Node) endsOf(w *jobWait) []JobEnd {
 			ends[i] = end
 		}
 	}
-	return ends
+	return fitting(ends)
 }
 
 // JobEndsSoFar is what a WAITJOB that waits would answer now.
@@ -644,19 +700,16 @@ func (n *Node) tickJobWaits() {
 // tickOwed goes on with answers to Watch that were too large for one call.
 func (n *Node) tickOwed() {
 	c := &n.jobWaits
-	sent, at := 0, 0
-	for ; at < len(c.owed) && sent < endedMost; at++ {
-		o := &c.owed[at]
-		to := map[wire.Node]*endedMessage{}
-		end := n.endOf(&o.id)
-		n.addEnded(to, o.node, o.round, &end)
+	for sent := 0; c.owed.Len() > 0 && sent < endedMost; {
+		o, round := c.owed.Next()
+		end, to := n.endOf(&o.id), map[wire.Node]*endedMessage{}
+		n.addEnded(to, o.node, *round, &end)
 		n.sendEnded(to)
-		sent += len(end.Detail)
+		c.owed.Remove(o)
+		sent += max(len(end.Detail), 1)
 	}
-	if c.owed = c.owed[at:]; len(c.owed) > 0 {
+	if c.owed.Len() > 0 {
 		n.hurryTick()
-	} else {
-		c.owed = nil
 	}
 }
 

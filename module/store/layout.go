@@ -157,7 +157,9 @@ type Queue struct {
 	counted         [reasons - 1]uint32     // see Count
 	here            [Kept - Deferred]uint32 // see CountHere
 	levels          *levels                 // see enterLevel; nil: no job ever had a priority
+	keptBytes       uint64                  // of the results of jobs that are Kept
 	Unrated         uint32                  // the generation of settings (package engine) that say no rate for the queue
+	_               uint32
 }
 
 // These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
@@ -341,7 +343,11 @@ func Layout() []Field {
 		{"jm_queue.flushes", unsafe.Offsetof(q.flushes), unsafe.Sizeof(q.flushes)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
+		{"jm_queue.counted", unsafe.Offsetof(q.counted), unsafe.Sizeof(q.counted)},
+		{"jm_queue.here", unsafe.Offsetof(q.here), unsafe.Sizeof(q.here)},
 		{"jm_queue.levels", unsafe.Offsetof(q.levels), unsafe.Sizeof(q.levels)},
+		{"jm_queue.kept_bytes", unsafe.Offsetof(q.keptBytes), unsafe.Sizeof(q.keptBytes)},
+		{"jm_queue.unrated", unsafe.Offsetof(q.Unrated), unsafe.Sizeof(q.Unrated)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
 		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},

@@ -131,11 +131,15 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 			s.counted[r-1]++
 		}
 	}
-	if attached && was == Kept {
-		s.keptBytes -= uint64(j.BodyLen)
+	if was != Kept && r != Kept {
+		return
 	}
-	if attached && r == Kept {
-		s.keptBytes += uint64(j.BodyLen)
+	bytes := uint64(j.BodyLen)
+	if was == Kept {
+		bytes = -bytes
+	}
+	if q.keptBytes += bytes; attached {
+		s.keptBytes += bytes
 	}
 }
 
@@ -175,19 +179,6 @@ func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
 
 // KeptBytes is the length of all results that are kept in attached queues.
 func (s *Store) KeptBytes() uint64 { return s.keptBytes }
-
-// keptIn is the length of all results that are kept in a queue. It walks through the held jobs of a queue that has some.
-func keptIn(q *Queue) (bytes uint64) {
-	if q.counted[Kept-1] == 0 {
-		return 0
-	}
-	for j := q.Held.Head; j != nil; j = j.Next {
-		if j.Reason() == Kept {
-			bytes += uint64(j.BodyLen)
-		}
-	}
-	return bytes
-}
 
 // withdraw takes a job out of the list of its place.
 func (s *Store) withdraw(q *Queue, j *Job) {

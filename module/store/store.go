@@ -424,7 +424,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	for i, n := range q.counted {
 		s.counted[i] += uint64(n)
 	}
-	s.keptBytes += keptIn(q)
+	s.keptBytes += q.keptBytes
 	if known {
 		return 0
 	}
@@ -570,7 +570,7 @@ func (s *Store) detach(q *Queue) {
 	for i, n := range q.counted {
 		s.counted[i] -= uint64(n)
 	}
-	s.keptBytes -= keptIn(q)
+	s.keptBytes -= q.keptBytes
 	s.heldBack -= q.HeldBack
 	q.state, q.listed = queueLoose, s.generation
 }
