@@ -45,6 +45,7 @@ type jobWaits struct {
 	far   table.Roster[store.ID, []farWatcher] // the jobs here that other nodes ask for
 	news  map[store.ID]JobEnd                  // ends of such jobs that are still to be told
 	order []store.ID                           // of news
+	over  []store.ID                           // jobs of which it is known how they have ended, and which waits still have to hear that
 	ready []*jobWait                           // waits that are over
 	owed  table.Roster[owedEnd, int64]         // what was asked, and is too large to be told at once: in which round
 	doubt []store.ID                           // jobs of which a node has told by itself that they expired: the others are to be asked
@@ -88,7 +89,7 @@ type watchedJob struct {
 	heard   []wire.Node
 	waiting bool    // a node has said in this round that the job hasn't ended
 	expired *JobEnd // what a node has found by itself; nil: none has. Other nodes may know better
-	settled bool    // end is to be told to those of waits that are left
+	settled bool    // end is to be told to those of waits that are left (jobWaits.over)
 }
 
 // farWatcher is a node that asks for a job.
@@ -320,7 +321,6 @@ func (n *Node) decideEnd(id store.ID) {
 	}
 	k := *at
 	if k.settled {
-		n.settleWaits(id, k)
 		return
 	}
 	known, connected := true, true // whether all known nodes have answered, and all connected ones
@@ -342,19 +342,19 @@ func (n *Node) decideEnd(id store.ID) {
 		return
 	}
 	k.settled = true
-	n.settleWaits(id, k)
+	n.jobWaits.over = append(n.jobWaits.over, id)
 }
 
-// settleWaits tells the waits for a job how it has ended, some at a time.
-func (n *Node) settleWaits(id store.ID, k *watchedJob) {
-	for steps := soonestMost; len(k.waits) > 0; steps-- {
-		if steps == 0 {
-			n.hurryTick()
-			return
-		}
+// settleWaits tells the waits for a job how it has ended, as many as the budget has, and returns what is left of that.
+func (n *Node) settleWaits(id store.ID, budget int) (left int) {
+	at := n.jobWaits.jobs.Get(id)
+	if at == nil || !(*at).settled {
+		return budget - 1 // those who waited have gone
+	}
+	k := *at
+	for ; len(k.waits) > 0 && budget > 0; budget-- {
 		w := k.waits[len(k.waits)-1]
-		job := &w.jobs[w.place[id]]
-		end := k.end
+		job, end := &w.jobs[w.place[id]], k.end
 		w.bytes = end.fit(w.bytes)
 		job.JobEnd = end
 		n.leave1(w, &id)
@@ -363,6 +363,7 @@ func (n *Node) settleWaits(id store.ID, k *watchedJob) {
 			n.jobWaits.ready = append(n.jobWaits.ready, w)
 		}
 	}
+	return budget
 }
 
 // noteEnd notes that a job has ended, if somebody waits for it. The detail is copied. That of a job whose outcome is kept needn't be given.
@@ -396,7 +397,7 @@ func (n *Node) noteEnded(j *store.Job) {
 }
 
 // anyToTell says whether [Node.tellEnds] has something to do.
-func (w *jobWaits) anyToTell() bool { return len(w.order)+len(w.ready) > 0 }
+func (w *jobWaits) anyToTell() bool { return len(w.order)+len(w.over)+len(w.ready) > 0 }
 
 // tellEnds tells those that wait of the ends that were noted, and answers clients whose wait is over.
 func (n *Node) tellEnds() {
@@ -426,6 +427,11 @@ func (n *Node) tellEnds() {
 	}
 	n.sendEnded(to)
 	n.askDoubted()
+	for budget := soonestMost; len(c.over) > 0 && budget > 0; {
+		if budget = n.settleWaits(c.over[0], budget); budget > 0 {
+			c.over = c.over[1:]
+		}
+	}
 	for answers := waitSlice; len(c.ready) > 0 && answers > 0; {
 		w := c.ready[0]
 		if c.ready = c.ready[1:]; c.by[w.number] == w {
@@ -672,18 +678,13 @@ func (n *Node) tickJobWaits() {
 		c.round++
 		c.jobs.Begin()
 	}
-	var ids, over []store.ID
+	var ids []store.ID
 	c.jobs.Pass(watchSlice, func(id store.ID, k **watchedJob) bool {
-		if (*k).settled {
-			over = append(over, id)
-		} else {
+		if !(*k).settled {
 			ids = append(ids, id)
 		}
 		return true
 	})
-	for i := range over {
-		n.decideEnd(over[i])
-	}
 	n.watch(ids)
 	for i := range ids {
 		n.decideEnd(ids[i])
