@@ -31,3 +31,16 @@ func (n *Node) Disputed() int { return n.locks.Sizes().Disputed }
 // SetLazy keeps the node from asking others what the rules have missed, so that a script shows what each rule does by
 // itself. No setting of the node does that: the questions come again and again, and put everything right.
 func (n *Node) SetLazy(yes bool) { n.lazy, n.locks.Lazy = yes, yes }
+
+// ReadEnding reads a TagEnd.
+var ReadEnding = readEnding
+
+// ReadEnds reads the ends in an Ended.
+func ReadEnds(b []byte) (ends []JobEnd) {
+	for len(b) > 0 {
+		var e JobEnd
+		e, b, _ = readEnd(b)
+		ends = append(ends, e)
+	}
+	return ends
+}
