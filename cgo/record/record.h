@@ -88,8 +88,9 @@ struct jm_queue {
     struct jm_box *box;
     RedisModuleString *key;
     char *name;
-    uint32_t name_len, counted[3], here[2];
+    uint32_t name_len, counted[4], here[2];
     void *levels;
+    uint64_t kept_bytes;
     uint32_t unrated, flush;
 };
 

@@ -146,23 +146,11 @@ const maxIDs = 10_000
 // parseWaitCopies reads WAITCOPIES: the IDs into ids, how long to wait (ms; 0: without limit), and for how many copies (0: as many as
 // each job's REPLICATE says). An ID that no job can have becomes the zero ID.
 func parseWaitCopies(c args, ids []store.ID) (_ []store.ID, wait int64, copies int, err error) {
-	i, n := 1, c.NArgs()
-	for ; i < n; i++ {
-		id, ok := readID(c.Arg(i))
-		if !ok {
-			break
-		}
-		ids = append(ids, id)
+	ids, i, err := idsBeforeTimeout(c, ids)
+	if err != nil {
+		return nil, 0, 0, err
 	}
-	switch {
-	case len(ids) == 0:
-		return nil, 0, 0, errBadID
-	case i == n:
-		return nil, 0, 0, errSyntax
-	}
-	if _, number := integer(c.Arg(i)); !number {
-		return nil, 0, 0, errBadID
-	}
+	n := c.NArgs()
 	if wait, err = timeout(c.Arg(i)); err != nil {
 		return nil, 0, 0, err
 	}

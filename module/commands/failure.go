@@ -20,6 +20,7 @@ const (
 	errDead          engine.Refusal = "ERR DEAD must name another queue, in 1 to 1024 bytes"
 	errDeadTTL       engine.Refusal = "ERR DEADTTL must be a non negative number, at most 2147483647 (seconds)"
 	errDeadMax       engine.Refusal = "ERR DEADMAX must be a number of jobs, 0 to 2147483647"
+	errKeep          engine.Refusal = "ERR KEEP must be a non negative number, at most 2147483647 (seconds)"
 	errOnExpire      engine.Refusal = "ERR ONEXPIRE must be drop or dead"
 	errLapsesOnce    engine.Refusal = "ERR MAXLAPSES needs a RETRY time: an at-most-once job is never tried again"
 	errOnce          engine.Refusal = "ERR BACKOFF, MAXNACKS and MAXDELIVERIES need a RETRY time: an at-most-once job is never tried again"
@@ -54,6 +55,8 @@ func parsePolicy(c args, i int, p *engine.Policy) (took int, err error) {
 		return number(engine.SetMaxLapses, &p.MaxLapses, engine.MaxTries, errMaxLapses)
 	case is(opt, "DEADTTL"):
 		return number(engine.SetDeadTTL, &p.DeadTTL, engine.MaxSeconds, errDeadTTL)
+	case is(opt, "KEEP"):
+		return number(engine.SetKeep, &p.Keep, engine.MaxSeconds, errKeep)
 	case is(opt, "DEAD"):
 		name := c.Arg(i + 1)
 		if len(name) == 0 || len(name) > engine.MaxDeadQueue {

@@ -155,20 +155,7 @@ func (m *module) answerRelease(e *engine.Effect) {
 	}
 }
 
-// cancelJob is CANCELJOB.
-func (m *module) cancelJob(c *rm.Ctx) {
-	if !m.enterIDs(c, c.NArgs()-1) {
-		return
-	}
-	var done int64
-	for i := range m.ids {
-		done += int64(m.node.CancelJob(&m.ids[i]))
-	}
-	c.Int(done)
-	m.carryOut(c)
-}
-
-var heldNames = [...]string{"deferred", "blocked", "delayed"}
+var heldNames = [...]string{"deferred", "blocked", "delayed", "done"}
 
 // stateName is the name of a state that clients see.
 func stateName(state uint8) string {

@@ -375,7 +375,6 @@ func (m *module) doEach(c *rm.Ctx, do func(*store.ID) bool) {
 	m.carryOut(c)
 }
 
-func (m *module) ackJob(c *rm.Ctx)  { m.each(c, m.ops.ack) }
 func (m *module) fastAck(c *rm.Ctx) { m.each(c, m.ops.fastAck) }
 func (m *module) dequeue(c *rm.Ctx) { m.each(c, m.ops.dequeue) }
 

@@ -46,6 +46,9 @@ const featureFailures = 128
 // featureRates is another: a node that has it obeys RATE.
 const featureRates = 256
 
+// featureResults is another: a node that has it takes SetEnd, GotEnd, Watch, Ended and Cancel.
+const featureResults = 1024
+
 // featureSlots is another: a node that has it votes for slots of locks, and obeys CONCURRENCY.
 const featureSlots = 512
 
@@ -152,7 +155,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates | featureSlots | featureCrons | featureReturns,
+		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates | featureSlots | featureResults | featureCrons | featureReturns,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -305,7 +308,7 @@ func (m *module) busEvent(e bus.Event) {
 		m.node.SetFeatures(id, engine.Features{
 			Batches: e.Features&featureBatches != 0, Counts: e.Features&featureCounts != 0, Entries: e.Features&featureEntries != 0,
 			Copies: e.Features&featureCopies != 0, Flushes: e.Features&featureFlushes != 0, Jobs: e.Features&featureJobs != 0, Failures: e.Features&featureFailures != 0, Rates: e.Features&featureRates != 0,
-			Slots: e.Features&featureSlots != 0, Crons: e.Features&featureCrons != 0, Returns: e.Features&featureReturns != 0,
+			Slots: e.Features&featureSlots != 0, Results: e.Features&featureResults != 0, Crons: e.Features&featureCrons != 0, Returns: e.Features&featureReturns != 0,
 		})
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])

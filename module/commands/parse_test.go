@@ -109,6 +109,17 @@ func FuzzParse(f *testing.F) {
 			require.True(t, len(ids) <= maxWorking && len(ids) < len(w) && (len(ids) > 0 || len(w) == 1))
 			require.True(t, len(progress) <= engine.MaxProgress && (progress == nil) == (len(ids)+1 == len(w)))
 		}
+		var r engine.Result
+		if ids, err := parseAck(w, &r); err == nil {
+			require.True(t, ids >= 0 && ids < len(w) && (ids > 0 || len(w) == 1))
+			require.True(t, len(r.Data) <= engine.MaxResult && (r.Has || r.Data == nil) && r.Keep >= 0 && r.Keep <= engine.MaxSeconds && (r.HasKeep || r.Keep == 0))
+		}
+		if ids, o, err := parseCancel(w); err == nil {
+			require.True(t, ids >= 0 && ids < len(w) && (ids > 0 || !o.soft && o.reason == nil))
+		}
+		if ids, wait, _, err := parseWaitJob(w, nil); err == nil {
+			require.True(t, len(ids) > 0 && len(ids) <= engine.MaxWaitIDs && wait >= 0)
+		}
 		if ids, unstarted, err := parseEnqueue(w); err == nil {
 			require.True(t, ids >= 0 && ids < len(w) && (!unstarted || ids > 0 && ids == len(w)-2))
 		}
@@ -122,7 +133,6 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, jobs := range []bool{false, true} {
 			if s, err := parseScan(w, jobs); err == nil {
-				require.Zero(t, s.states>>7)
 				require.False(t, s.mesh && (s.all || s.busy || s.count < 1 || s.count > engine.MaxMeshPage || s.timeout <= 0))
 			}
 		}

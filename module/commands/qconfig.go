@@ -25,7 +25,7 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL, DEADMAX and ONEXPIRE are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL, DEADMAX, ONEXPIRE and KEEP are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errRate         engine.Refusal = "ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"
 	errConcurrency  engine.Refusal = "ERR CONCURRENCY must be between 1 and 65535"
@@ -226,6 +226,7 @@ var options = []option{
 	{policyBit(engine.SetDead), "dead", func(s *settings) []string { return []string{string(s.policy.Dead)} }},
 	{policyBit(engine.SetDeadTTL), "deadttl", func(s *settings) []string { return decimal(s.policy.DeadTTL) }},
 	{policyBit(engine.SetOnExpire), "onexpire", func(s *settings) []string { return either(s.policy.ExpiredDies, "dead", "drop") }},
+	{policyBit(engine.SetKeep), "keep", func(s *settings) []string { return decimal(s.policy.Keep) }},
 }
 
 func policyBit(p engine.PolicySet) settingBits { return settingBits(p) << policyBits }

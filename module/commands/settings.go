@@ -52,6 +52,7 @@ type queueSettings struct {
 	policies  engine.Policies
 	policed   int // how many say what becomes of jobs that fail
 	counting  int // how many of those say MAXDELIVERIES
+	keeping   int // how many of those say KEEP
 	rated     int // how many say RATE or CONCURRENCY
 	deadMaxed int // how many say DEADMAX
 	kind      *rm.DataType
@@ -186,13 +187,17 @@ func (q *queueSettings) police(s *settings, by int) {
 	if s.policy.Set&engine.SetMaxDeliveries != 0 {
 		q.counting += by
 	}
+	if s.policy.Set&engine.SetKeep != 0 {
+		q.keeping += by
+	}
 	if s.set&setLimits != 0 {
 		q.rated += by
 	}
 	if s.deadMax > 0 {
 		q.deadMaxed += by
 	}
-	q.policies.Any, q.policies.Counting, q.policies.Rated, q.policies.DeadMaxed = q.policed > 0, q.counting > 0, q.rated > 0, q.deadMaxed > 0
+	q.policies.Any, q.policies.Counting, q.policies.Keeping = q.policed > 0, q.counting > 0, q.keeping > 0
+	q.policies.Rated, q.policies.DeadMaxed = q.rated > 0, q.deadMaxed > 0
 	q.newGeneration()
 }
 
@@ -521,8 +526,8 @@ func withoutResidue(words list) list {
 // reset forgets all settings, before others are loaded.
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
-	q.policed, q.counting, q.rated, q.deadMaxed, q.dirty = 0, 0, 0, 0, true
-	q.policies.Any, q.policies.Counting, q.policies.Rated, q.policies.DeadMaxed = false, false, false, false
+	q.policed, q.counting, q.keeping, q.rated, q.deadMaxed, q.dirty = 0, 0, 0, 0, 0, true
+	q.policies.Any, q.policies.Counting, q.policies.Keeping, q.policies.Rated, q.policies.DeadMaxed = false, false, false, false, false
 	q.newGeneration()
 }
 

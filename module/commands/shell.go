@@ -74,6 +74,7 @@ type module struct {
 	queues    []*store.Queue
 	ids       []store.ID
 	failure   engine.Failure
+	result    engine.Result
 	worker    worker // of a WORKING that needn't wait
 	locks     []*store.Lock
 	ops       struct {
@@ -664,6 +665,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_nacked", st.Nacked)
 	w.Int("jobs_evicted", st.Evicted)
 	w.Int("jobs_cancelled", st.Cancelled)
+	w.Int("jobs_soft_cancelled", st.SoftCancelled)
 	w.Int("jobs_dropped", st.Dropped)
 	w.Int("jobs_moved", st.Moved)
 	w.Int("jobs_revived", st.Revived)
@@ -682,6 +684,10 @@ func (m *module) info(w *rm.InfoWriter) {
 			w.Int("dead_"+engine.Why(why).String(), count)
 		}
 	}
+	results, bytes := m.node.Results()
+	w.Int("results_kept", int64(results))
+	w.Int("results_bytes", int64(bytes))
+	w.Int("wait_clients", int64(m.node.WaitingForJobs()))
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
 	m.lockInfo(w)

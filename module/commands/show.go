@@ -33,6 +33,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("state")
 	name := stateName(m.node.StateOf(j))
 	c.Text(name)
+	_, ended := engine.EndingOf(j)
 	for _, f := range [...]struct {
 		name  string
 		value int64
@@ -58,7 +59,7 @@ func (m *module) putDetails(c *rm.Ctx, j *store.Job) {
 	c.Text("next-awake-within")
 	c.Int(max(0, j.Awake()-now))
 	c.Text("body")
-	bulkOrNull(c, j.Body(), !nameless)
+	bulkOrNull(c, j.Body(), !nameless && !ended)
 	for _, f := range more {
 		c.Text(f.name)
 		f.put(c)
@@ -89,6 +90,18 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	add(dependents != nil, "dependents", list(dependents))
 	add(all > uint64(len(dependents)), "all-dependents", number(int64(all)))
 
+	ending, ended := engine.EndingOf(j)
+	add(ended, "outcome", text(ending.Outcome.String()))
+	add(ended, "finished", number(ending.At))
+	add(ended, "kept-for", number(ending.For))
+	detail := "result"
+	if ending.Outcome != engine.OutcomeDone {
+		detail = "reason"
+	}
+	add(ended, detail, func(c *rm.Ctx) { bulkOrNull(c, j.Body(), ending.HasDetail) })
+	wish, asked := engine.CancelOf(j)
+	add(asked, "cancel-asked", number(wish.At))
+	add(asked && len(wish.Reason) > 0, "cancel-reason", func(c *rm.Ctx) { c.Bulk(wish.Reason) })
 	progress, said := engine.ProgressOf(j)
 	add(said, "progress", func(c *rm.Ctx) { c.Bulk(progress.Text) })
 	add(said, "progress-at", number(progress.At))

@@ -47,6 +47,7 @@ func jobArgs() []rm.Arg {
 		number("MAXNACKS", "count"), number("MAXDELIVERIES", "count"), number("MAXLAPSES", "count"), {Name: "dead-queue", Kind: rm.ArgString, Token: "DEAD", Optional: true}, number("DEADTTL", "seconds"),
 		{Name: "on-expire", Kind: rm.ArgOneOf, Token: "ONEXPIRE", Optional: true, Sub: []rm.Arg{
 			{Name: "drop", Kind: rm.ArgToken, Token: "drop"}, {Name: "dead", Kind: rm.ArgToken, Token: "dead"}}},
+		number("KEEP", "seconds"),
 	}
 }
 
@@ -72,7 +73,8 @@ func (m *module) commands() []rm.Command {
 				{Name: "queue", Kind: rm.ArgKey, Token: "FROM", Multiple: true}},
 		}},
 		{Name: "ackjob", Run: m.ackJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
-			Summary: "Acknowledges jobs: they are done.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
+			Summary: "Acknowledges jobs: they are done. Keeps their result.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1,
+			Args: append(idArgs(true), rm.Arg{Name: "data", Kind: rm.ArgString, Token: "RESULT", Optional: true}, number("KEEP", "seconds"))}},
 		{Name: "fastack", Run: m.fastAck, Flags: "write fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Acknowledges jobs without making sure that every node learns of it.", Complexity: "O(N) with N job IDs", Since: since, Arity: -1, Args: idArgs(true)}},
 		{Name: "deljob", Run: m.deleteJob, Flags: "write fast", Categories: "write fast", Info: rm.Info{
@@ -84,8 +86,12 @@ func (m *module) commands() []rm.Command {
 		{Name: "waitcopies", Run: m.waitCopies, Flags: "write blocking", Categories: "write slow blocking", Info: rm.Info{
 			Summary: "Waits until jobs have their copies.", Complexity: "O(N) with N jobs", Since: since, Arity: -3, Args: append(idArgs(false),
 				rm.Arg{Name: "ms-timeout", Kind: rm.ArgInteger}, rm.Arg{Name: "copies", Kind: rm.ArgInteger, Token: "COPIES", Optional: true})}},
+		{Name: "waitjob", Run: m.waitJob, Flags: "readonly blocking", Categories: "read slow blocking", Info: rm.Info{
+			Summary: "Waits until jobs have ended, and tells how.", Complexity: "O(N) with N jobs, at each node", Since: since, Arity: -3, Args: append(idArgs(false),
+				rm.Arg{Name: "ms-timeout", Kind: rm.ArgInteger}, word("ANY"))}},
 		{Name: "canceljob", Run: m.cancelJob, Flags: "write", Categories: "write slow", Info: rm.Info{
-			Summary: "Deletes jobs from all nodes, and those that go with them.", Complexity: "O(N) with N jobs deleted", Since: since, Arity: -2, Args: idArgs(false)}},
+			Summary: "Deletes jobs from all nodes, and those that go with them, or asks their workers to stop.", Complexity: "O(N) with N jobs deleted", Since: since, Arity: -2,
+			Args: append(idArgs(false), word("SOFT"), rm.Arg{Name: "reason", Kind: rm.ArgString, Token: "REASON", Optional: true})}},
 		{Name: "enqueue", Run: m.enqueue, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Queues jobs that are not queued.", Complexity: "O(N log M) with N job IDs and M waiting jobs", Since: since, Arity: -1, Args: append(idArgs(true), word("UNSTARTED"))}},
 		{Name: "nack", Run: m.nack, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{

@@ -24,6 +24,7 @@ func (n *Node) acknowledge(j *store.Job, from *Peer) {
 	becomeAcked(j)
 	j.ClearConfirmed()
 	j.SetAttempts(0)
+	n.noteEnded(j)
 	n.log(LogState, j)
 }
 
@@ -46,12 +47,16 @@ func (n *Node) knownToAll(p *Peer, j *store.Job) {
 		n.collect(j)
 		return
 	}
-	n.forgetJob(j, p)
+	n.forgetOrKeep(j, p)
 }
 
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
 	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
+	if e, ok := EndingOf(j); ok && p != nil && n.mesh.features[p.ID].Results {
+		m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
+		m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+	}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
 	}
@@ -89,6 +94,7 @@ func (n *Node) correct(p *Peer, j *store.Job, holders []wire.Node) {
 	if j.Holders() > known {
 		n.log(LogState, j)
 	}
+	n.tellAgain(j)
 }
 
 // acks says whether a node has still to be told of acknowledgements, now or when it is back.
@@ -127,6 +133,7 @@ func (n *Node) tickAcks(budget int) bool {
 			}
 			j, _ = n.addHolder(j, p.Node)
 			n.setAck(p, j)
+			n.tellAgain(j)
 			return ackCost
 		})
 		return true
@@ -213,6 +220,10 @@ func (n *Node) collect(j *store.Job) {
 		n.remove(j)
 		return
 	}
+	j, done := n.keptOver(j)
+	if done {
+		return
+	}
 	if n.dummy(j) || n.mayHaveHeir(j) {
 		j = n.heldByAll(j)
 	}
@@ -239,7 +250,11 @@ func (n *Node) collect(j *store.Job) {
 		wait = min(int64(gcFirstMS)<<min(j.Attempts(), gcDoublings), gcLastMS)
 		j.SetAttempts(j.Attempts() + 1)
 	}
-	n.wakeAt(j, n.now+wait+n.jitter())
+	at := n.now + wait + n.jitter()
+	if e, ok := EndingOf(j); ok {
+		at = min(at, e.until)
+	}
+	n.wakeAt(j, at)
 }
 
 // hearsay says whether a client has cancelled an acknowledged job here, and this node knows nothing
@@ -250,9 +265,9 @@ func (n *Node) hearsay(j *store.Job) bool { return n.dummy(j) && cancelled(j) }
 // finish forgets an acknowledged job when all nodes know that it is done.
 func (n *Node) finish(j *store.Job) {
 	if !n.dummy(j) {
-		n.tell(j, &wire.Message{Kind: wire.DelJob})
+		n.tellKnown(j)
 	}
-	n.forgetJob(j, nil)
+	n.forgetOrKeep(j, nil)
 }
 
 // forgetJob removes a job here, and remembers for a while that it is gone.
@@ -266,6 +281,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	}
 	n.endVotes(j)
 	if j.State != store.StateAcked {
+		n.noteEnded(j)
 		n.store.Count(j, store.NoReason)
 		becomeAcked(j) // it is as good as acknowledged
 	}
@@ -275,8 +291,8 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 }
 
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
-// until all nodes have heard of it.
-func (n *Node) endUnknown(id *store.ID, cancelled bool) {
+// until all nodes have heard of it. r is its result; nil: it has none.
+func (n *Node) endUnknown(id *store.ID, cancelled bool, r *Result) {
 	if j := n.lookEnding(id); j != nil {
 		n.endAway(j, cancelled)
 		return
@@ -296,6 +312,10 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool) {
 	j.ETime = n.now + max(int64(id.TTLMinutes()), 1)*60_000
 	becomeDummy(j)
 	n.store.RegisterNew(n.store.Hidden(), j)
+	if keep := n.keepTime(nil, r); keep > 0 {
+		j = n.keep(j, n.endNow(OutcomeDone, keep, r), r.data())
+	}
+	n.noteEnded(j)
 	n.collect(j)
 }
 
@@ -335,6 +355,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	fresh := j.State != store.StateAcked
 	if fresh {
+		if m.Flags&wire.Cancelled != 0 {
+			n.noteStopped(j)
+		}
 		j = n.heardEnd(j, m)
 		if !cancelled(j) {
 			n.Stats.Acked++
@@ -342,12 +365,18 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		n.acknowledge(j, p)
 	}
+	j, tells := n.learnEnd(p, j, m)
 	j, _ = n.learnLogged(j, m.Holders)
 	if len(m.Holders) > 0 {
 		j, _ = n.addHolder(j, p.Node)
 	}
-	j.Confirm(uint64(p.Node))
-	reply := wire.Message{Kind: wire.GotAck, ID: j.ID, Flags: wire.Known}
+	if tells {
+		j.Unconfirm(uint64(p.Node))
+		n.setAck(p, j)
+	} else {
+		j.Confirm(uint64(p.Node))
+	}
+	reply := n.gotEnd(p, j)
 	if j.Holders() > len(m.Holders)-1 {
 		reply.Holders = n.allHolders(j)
 	}
@@ -359,6 +388,8 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	case fresh:
 		// Another node tells them. This one looks again, in case that node dies.
 		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))
+	default:
+		n.tellAgain(j)
 	}
 }
 
@@ -398,6 +429,15 @@ func (n *Node) onGotAck(p *Peer, j *store.Job, m *wire.Message) {
 	j, news := n.learnLogged(j, m.Holders)
 	if m.Flags&wire.Known != 0 {
 		j, _ = n.addHolder(j, p.Node)
+	}
+	switch {
+	case !n.confirms(j, m):
+		j.Unconfirm(uint64(p.Node))
+		n.tellAgain(j)
+		return
+	case m.Flags&wire.ToAll != 0:
+		n.knownToAll(p, j)
+		return
 	}
 	j.Confirm(uint64(p.Node))
 	switch {

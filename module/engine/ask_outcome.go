@@ -134,7 +134,11 @@ func (n *Node) askOutcome(id *store.ID) {
 func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	reply := wire.Message{Kind: wire.Outcome, ID: m.ID, Count: wire.OutcomeUnknown, Round: m.Round}
-	switch j := n.lookEnded(&id); {
+	j := n.lookEnded(&id)
+	if j != nil && ownView(j) {
+		j = nil // other nodes may know better
+	}
+	switch {
 	case j != nil && n.hearsay(j):
 		reply.Count = wire.OutcomeOpen // as far as is known here
 	case j != nil && j.State == store.StateAcked:

@@ -118,7 +118,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	}
 	if p := n.policyOf(j); p.buriesNone() {
 		n.Stats.Dropped++
-		n.cancel(j)
+		n.cancel(j, OutcomeDropped, reasonOf(j))
 		return
 	}
 	n.clearWorker(j)
@@ -183,6 +183,8 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	if err != nil {
 		return j, err
 	}
+	reason := reasonOf(j)
+	n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
 	n.Stats.Dead++
 	n.Stats.DeadFor[why]++
 	if p.Set&SetDeadTTL != 0 {
@@ -214,7 +216,7 @@ func (n *Node) tickDead() {
 			}
 			from := len(n.effects)
 			n.Stats.Dropped++
-			n.cancel(q.Head)
+			n.cancel(q.Head, OutcomeDropped, reasonOf(q.Head))
 			budget -= 1 + n.cost(from)
 			q = n.Queue([]byte(name))
 		}

@@ -109,7 +109,7 @@ type Effect struct {
 // before the node is called again. The memory of the jobs and queues that they name stays
 // valid until the next SetNow or Effects, even if those are gone (reclaim.go).
 func (n *Node) Effects() []Effect {
-	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.locks.LinesWait() || n.store.AnyToPromote() {
+	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.jobWaits.anyToTell() || n.locks.LinesWait() || n.store.AnyToPromote() {
 		n.conclude()
 	}
 	e := n.effects
@@ -131,6 +131,9 @@ func (n *Node) conclude() {
 	n.locks.ServeLines()
 	if n.store.AnyToPromote() {
 		n.advanceKeyQueues()
+	}
+	if n.jobWaits.anyToTell() {
+		n.tellEnds()
 	}
 	n.sendAway()
 	if len(n.made) > 0 {

@@ -74,7 +74,14 @@ func namedNode(id string, now int64, steady func() int64) (*engine.Node, *keys, 
 type model struct {
 	now  int64
 	jobs map[store.ID]*mjob
+	kept map[store.ID]mkept
 	seq  int
+}
+
+// mkept is the outcome of a job.
+type mkept struct {
+	queue, result string
+	until         int64
 }
 
 type mjob struct {
@@ -115,7 +122,26 @@ func (m *model) requeue(j *mjob, nack bool) bool {
 	return true
 }
 
+// deleteQueue deletes the jobs of a queue, and their outcomes.
+func (m *model) deleteQueue(queue string) {
+	for id, j := range m.jobs {
+		if j.queue == queue {
+			delete(m.jobs, id)
+		}
+	}
+	for id, e := range m.kept {
+		if e.queue == queue {
+			delete(m.kept, id)
+		}
+	}
+}
+
 func (m *model) tick() {
+	for id, e := range m.kept {
+		if e.until <= m.now {
+			delete(m.kept, id)
+		}
+	}
 	for id, j := range m.jobs {
 		switch {
 		case j.expiry <= m.now:
@@ -132,11 +158,12 @@ func FuzzOperations(f *testing.F) {
 	f.Add([]byte{0, 16, 32, 1, 9, 255, 1, 4, 0, 9, 9, 1, 1, 1, 5, 6, 7})
 	f.Add([]byte{2, 0, 0x12, 3, 3, 0x22, 5, 2, 4, 9, 9, 0x32, 1, 6})
 	f.Add([]byte{0x80, 0x90, 9, 9, 9, 9, 1, 0x11, 9, 9, 9, 9, 9, 2})
+	f.Add([]byte{0, 1, 0x46, 0x12, 0x56, 0x0d, 0x0e, 9, 100, 9, 255, 6, 15})
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		if len(ops) > 400 {
 			ops = ops[:400]
 		}
-		m := &model{now: 1_700_000_000_000, jobs: map[store.ID]*mjob{}}
+		m := &model{now: 1_700_000_000_000, jobs: map[store.ID]*mjob{}, kept: map[store.ID]mkept{}}
 		n, k, alloc := node(m.now)
 		var known []store.ID
 		at := 0
@@ -211,7 +238,15 @@ func FuzzOperations(f *testing.F) {
 					}
 				}
 			case 6:
-				require.Equal(t, j != nil, n.Ack(&id))
+				if arg&4 == 0 {
+					require.Equal(t, j != nil, n.Ack(&id))
+				} else {
+					r := engine.Result{Has: true, Data: ops[:at%7], HasKeep: true, Keep: int64(arg & 3)}
+					require.Equal(t, j != nil, n.Finish(&id, &r))
+					if j != nil && r.Keep > 0 {
+						m.kept[id] = mkept{j.queue, string(r.Data), m.now + r.Keep*1000}
+					}
+				}
 				delete(m.jobs, id)
 			case 7:
 				require.Equal(t, j != nil && m.requeue(j, true), n.Nack(&id, &engine.Failure{}))
@@ -231,23 +266,23 @@ func FuzzOperations(f *testing.F) {
 				}
 			case 13:
 				_, _, err := n.Working(&id, engine.Work{})
-				require.Equal(t, j != nil, err != engine.ErrNoJob)
+				_, ended := m.kept[id]
+				require.Equal(t, j != nil || ended, err != engine.ErrNoJob)
+				require.Equal(t, ended, err == engine.ErrAcked)
 				delayed := j != nil && !j.queued && !j.queuedOnce && j.qtime > m.now
 				if err == nil && j.retry > 0 && !delayed {
 					j.queued, j.delivered, j.qtime = false, true, m.now+j.retry*1000
 					j.expiry = max(j.expiry, m.now+2*j.retry*1000)
 				}
 			case 14:
-				require.Equal(t, j != nil, n.Delete(&id))
+				_, ended := m.kept[id]
+				require.Equal(t, j != nil || ended, n.Delete(&id))
 				delete(m.jobs, id)
+				delete(m.kept, id)
 			case 15:
 				if q := n.Queue([]byte(queue)); q != nil {
 					k.Drop([]*store.Queue{q})
-					for id, j := range m.jobs {
-						if j.queue == queue {
-							delete(m.jobs, id)
-						}
-					}
+					m.deleteQueue(queue)
 				}
 			}
 			n.Effects()
@@ -261,6 +296,15 @@ func FuzzOperations(f *testing.F) {
 					require.Equal(t, w.qtime, n.NextRequeue(got))
 				}
 			}
+			bytes := 0
+			for id, want := range m.kept {
+				got := n.Job(&id)
+				require.True(t, got != nil && got.Kept())
+				require.Equal(t, want.result, string(got.Body()))
+				bytes += len(want.result)
+			}
+			outcomes, size := n.Results()
+			require.Equal(t, []uint64{uint64(len(m.kept)), uint64(bytes)}, []uint64{outcomes, size})
 			for _, name := range []string{"q0", "q1"} {
 				if q := n.Queue([]byte(name)); q != nil {
 					require.Equal(t, len(m.waiting(name)), int(q.Len))

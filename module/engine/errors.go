@@ -38,6 +38,7 @@ const (
 	ErrKinApart        Refusal = "NOREPL a blocked job has to be on all nodes that hold the one that blocks it, and one of them can't be reached, or this one is short of memory or leaving"
 	ErrKinOnce         Refusal = "ERR a blocked job has to be on all nodes that hold the one that blocks it: with RETRY 0 it has one copy, and that one must have REPLICATE 1 too"
 	ErrAcked           Refusal = "ACKED The job is acknowledged already, there is nothing left to work on."
+	ErrCancelled       Refusal = "CANCELLED The job was cancelled: stop"
 	ErrTooLate         Refusal = "TOOLATE Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery."
 	ErrBody            Refusal = "ERR the job's body is too long"
 	ErrBodyIsKey       Refusal = "ERR the job is unique by its body, which is too long to be kept as its key: give the job back without BODY"

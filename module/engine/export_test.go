@@ -39,3 +39,16 @@ func ReadCron(b []byte) (Cron, error) { return parseCron(b) }
 
 // SetPolicies replaces what New was given.
 func (n *Node) SetPolicies(p *Policies) { n.policies = p }
+
+// ReadEnding reads a TagEnd.
+var ReadEnding = readEnding
+
+// ReadEnds reads the ends in an Ended.
+func ReadEnds(b []byte) (ends []JobEnd) {
+	for len(b) > 0 {
+		var e JobEnd
+		e, b, _ = readEnd(b)
+		ends = append(ends, e)
+	}
+	return ends
+}

@@ -41,6 +41,14 @@ type PastFailure struct {
 // FailureOf returns what is known of a job's last failure. The slices are the job's memory. ok is false if nothing is known.
 func FailureOf(j *store.Job) (f PastFailure, ok bool) { return failureOf(j.Extra(store.TagFailure)) }
 
+// reasonOf returns the reason of a job's last failure, in memory of its own; nil: none was given.
+func reasonOf(j *store.Job) []byte {
+	if f, ok := FailureOf(j); ok && len(f.Reason) > 0 {
+		return slices.Clone(f.Reason)
+	}
+	return nil
+}
+
 func failureOf(e []byte) (f PastFailure, ok bool) {
 	if len(e) < failureHead || len(e) < failureHead+int(e[8]) {
 		return f, false
@@ -65,6 +73,10 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 		n.endRun(j, u)
 		u.GiveRunBack()
 		n.log(LogState, j)
+	}
+	if isAskedToStop(j) && j.Place == store.InWorking {
+		n.stop(j)
+		return true
 	}
 	if !comesBack(j) || rests(j) {
 		return false
@@ -266,7 +278,7 @@ func (n *Node) onResting(p *Peer, j *store.Job, m *wire.Message) {
 
 // tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, and of how long a
 // delivery lasts.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease, store.TagLapses}
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease, store.TagLapses, store.TagCancel}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
@@ -295,6 +307,9 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
+	if j = n.learnWish(j, m.Job.Extras); n.obey(j) {
+		return
+	}
 	if n.hasLapsed(j) {
 		n.giveUp(j, WhyLapses, false)
 		return
@@ -327,9 +342,13 @@ func (n *Node) learnLater(j *store.Job, tag store.Tag, extras []byte) *store.Job
 
 // saidAt returns when a worker said what an extra tells of its job, unix ms. ok is false if nothing was said.
 func saidAt(tag store.Tag, e []byte) (at int64, ok bool) {
-	if tag == store.TagProgress {
+	switch tag {
+	case store.TagProgress:
 		p, ok := progressOf(e)
 		return p.At, ok
+	case store.TagCancel:
+		w, ok := wishOf(e)
+		return w.At, ok
 	}
 	f, ok := failureOf(e)
 	return f.At, ok

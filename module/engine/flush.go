@@ -231,7 +231,7 @@ func (n *Node) outliveAsGivenBack(j *store.Job) {
 
 // countsWaiting says whether this node counts a job that other nodes may have copies of, as one that waits, or doesn't wait yet.
 func (n *Node) countsWaiting(j *store.Job) bool {
-	return j.State == store.StateQueued || j.Reason() == store.Delayed || j.Reason() > store.Delayed && n.CountsHere(j)
+	return j.State == store.StateQueued || j.Reason() == store.Delayed || (j.Reason() == store.Deferred || j.Reason() == store.Blocked) && n.CountsHere(j)
 }
 
 // isToGo says whether a waiting job is still to go by a flush: nobody is given it.

@@ -37,6 +37,9 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	case isDying(j):
 		n.giveUp(j, dyingOf(j), false)
 		return true
+	case isAskedToStop(j):
+		n.stop(j)
+		return true
 	}
 	if n.putOff(j) {
 		if nack {
@@ -226,36 +229,7 @@ func (n *Node) Undeliver(d Delivery) {
 }
 
 // Ack acknowledges a job. It returns false if the job isn't known, or is acknowledged already.
-func (n *Node) Ack(id *store.ID) bool {
-	j := n.store.Lookup(id)
-	if j == nil {
-		n.endUnknown(id, false)
-		return false
-	}
-	if ad := n.pendingAddOf(id); ad != nil {
-		n.worked(j, ad)
-	}
-	counted := j.State != store.StateAcked
-	if counted {
-		n.Stats.Acked++
-		if !n.mesh.Alone() {
-			j = n.tellsTakers(n.tellsDependents(j))
-		}
-		if j.Holders() == 0 {
-			if j.Parts > 0 || n.store.Edges() > 0 {
-				n.ended(j, false, origin{})
-			}
-			if n.store.Dependents(id) == nil {
-				n.forgetJob(j, nil) // there is nobody to tell
-				return true
-			}
-		}
-		n.acknowledge(j, nil)
-		n.tellCreator(j)
-	}
-	n.collect(j)
-	return counted
-}
+func (n *Node) Ack(id *store.ID) bool { return n.Finish(id, nil) }
 
 // FastAck acknowledges a job without making sure that other nodes learn of it. But it leaves a
 // job with dependents to [Node.Ack]: if that job's end were forgotten, they would count it as
@@ -294,6 +268,9 @@ func (n *Node) Delete(id *store.ID) bool {
 		return false
 	}
 	if j.State == store.StateAcked && j.Holders() > 0 {
+		if j.Kept() {
+			n.keptDeleted(j)
+		}
 		return true
 	}
 	n.Stats.Deleted++
@@ -306,7 +283,7 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if isOffered(j) {
-		n.cancel(j) // there is only one copy, and the other node may have it
+		n.cancel(j, OutcomeCancelled, nil) // there is only one copy, and the other node may have it
 		return true
 	}
 	if j.Holders() == 0 {
@@ -428,8 +405,12 @@ func (n *Node) Working(id *store.ID, w Work) (retry int64, pending bool, err err
 func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error) {
 	j := n.store.Lookup(id)
 	switch {
-	case j == nil || n.dummy(j):
+	case j == nil && n.wasStopped(id):
+		return 0, false, ErrCancelled
+	case j == nil || n.dummy(j) || ownView(j):
 		return 0, false, ErrNoJob
+	case j.State == store.StateAcked && cancelled(j), isAskedToStop(j):
+		return 0, false, ErrCancelled
 	case j.State == store.StateAcked:
 		return 0, false, ErrAcked
 	case held(j):
@@ -591,7 +572,7 @@ func (n *Node) expireCopy(j *store.Job) bool {
 		n.endFresh(j)
 	}
 	n.losesOne(j)
-	n.remove(j)
+	n.keepAlone(j, OutcomeExpired)
 	n.evicted(id, unreleased)
 	return true
 }

@@ -57,7 +57,8 @@ func (n *Node) listedState(j *store.Job) uint8 {
 // jobPage lists jobs that this node counts, from a cursor on, until there are about count of them.
 func (n *Node) jobPage(cursor uint64, count int, f JobFilter) (jobs []*store.Job, next uint64) {
 	return nextPage(n, cursor, count, n.store.ScanJobs, func(j *store.Job) *store.Queue { return j.Queue }, func(j *store.Job) bool {
-		counts := n.countsWaiting(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil
+		counts := n.countsWaiting(j) || j.Place == store.InWorking || j.State == store.StateWaitRepl && n.pendingAddOf(&j.ID) != nil ||
+			f.States>>StateDone&1 != 0 && j.Kept() && n.CountsHere(j) // only if they are asked for: a former release doesn't know them
 		return counts && (f.States == 0 || f.States>>n.listedState(j)&1 != 0) && (!f.ByQueue || string(j.Queue.NameBytes()) == string(f.Queue))
 	})
 }

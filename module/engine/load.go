@@ -256,7 +256,7 @@ func hasRun(j *store.Job) bool {
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                               // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, TermOf(j)*1000 // a copy waits for both
-	if !isDead(j) {                                     // a dead letter lives longer than its own time to live
+	if !isDead(j) && !j.Kept() {                        // a dead letter, and an outcome, live longer than the job's own time to live
 		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	}
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
@@ -326,7 +326,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		}
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
-		setTime(j, n.now+gcFirstMS)
+		n.settleEnded(j)
 	case n.wasShutOut(j):
 		setTime(j, n.now)
 	case n.delayedHere(j):

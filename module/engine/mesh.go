@@ -111,6 +111,9 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		}
 		return nil
 	}
+	if n.hasViews && m.Kind.OfJob() {
+		n.forgetView(m)
+	}
 	switch m.Kind {
 	case wire.ReplJob:
 		n.onReplJob(p, m)
@@ -155,6 +158,10 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return n.onAskCopies(p, m)
 	case wire.Copies:
 		return n.onCopies(p, m)
+	case wire.Watch:
+		return n.onWatch(p, m)
+	case wire.Ended:
+		return n.onEnded(p, m)
 	case wire.Entries:
 		return n.onEntries(p, m)
 	case wire.EntrySums:
@@ -194,6 +201,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 
 // onJob handles a message about one job.
 func (n *Node) onJob(p *Peer, m *wire.Message) {
+	switch m.Kind { // with the outcome in Job.Extras they are the same
+	case wire.SetEnd:
+		m.Kind = wire.SetAck
+	case wire.GotEnd:
+		m.Kind = wire.GotAck
+	}
 	id := store.ID(m.ID)
 	j := n.lookEnded(&id)
 	if j == nil && (m.Kind == wire.SetAck || m.Kind == wire.DelJob) {
@@ -259,6 +272,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		n.onWorking(p, j, m)
 	case wire.PutOff:
 		n.onPutOff(p, j, m)
+	case wire.Cancel:
+		n.onCancel(p, j, m)
 	case wire.SetAck:
 		n.onSetAck(p, j, m)
 	case wire.GotAck:
@@ -308,6 +323,8 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	switch {
 	case acked && byClient:
 		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others
+	case acked && j.Kept():
+		j.Confirm(uint64(p.Node)) // the sender doesn't know of the outcome, so others may not
 	case acked:
 		n.knownToAll(p, j)
 	case !byClient && !j.HeldBy(uint64(p.Node)):

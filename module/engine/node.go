@@ -87,7 +87,9 @@ type Stats struct {
 
 	// Cancelled counts jobs that a client cancelled. Dropped counts jobs that were dropped because
 	// another job ended undone. Dead counts jobs put into a dead-letter queue, for whatever reason.
+	// SoftCancelled counts jobs whose workers were asked to stop (CANCELJOB … SOFT).
 	Cancelled, Dropped, Dead int64
+	SoftCancelled            int64
 	DeadFor                  [whys]int64 // Dead, by the reason
 	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
 	Moved, Revived int64
@@ -160,6 +162,9 @@ type Node struct {
 	offers     table.Roster[store.ID, offered]
 	taken      table.Roster[handoverRound, taken]
 
+	hasViews    bool // whether a job's outcome may be kept as this node alone has found it
+	jobWaits    jobWaits
+	stopped     stopped
 	mostBody    int // bytes of a body and its queue's name that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
 	waiting     []*pendingAdd                // the values of pendingAdds

@@ -295,7 +295,7 @@ func (n *Node) drop(j *store.Job) {
 		n.deny(ad, ErrReplRemoved)
 		return
 	}
-	n.remove(j)
+	n.keepAlone(j, OutcomeDropped)
 }
 
 // countIDs subtracts from the budget what it takes to look at, or rewrite, the list of jobs that j waits for.
@@ -397,13 +397,17 @@ func (n *Node) outliveAway(id *store.ID, e *end) {
 	n.outlive(j, e, e.id)
 }
 
-// CancelJob deletes a job everywhere, undone, and the jobs that are dropped with it. It returns how many were
-// deleted here. If this node doesn't know the job, it tells the other nodes.
-func (n *Node) CancelJob(id *store.ID) int {
+// CancelJob is CancelFor without a reason.
+func (n *Node) CancelJob(id *store.ID) int { return n.CancelFor(id, nil) }
+
+// CancelFor deletes a job everywhere, undone, and the jobs that are dropped with it. It returns how many were
+// deleted here. If this node doesn't know the job, it tells the other nodes. reason is
+// why; nil: none was given. Of a longer one than MaxReason the rest is cut off.
+func (n *Node) CancelFor(id *store.ID, reason []byte) int {
 	j := n.store.Lookup(id)
 	switch {
 	case j == nil:
-		n.endUnknown(id, true)
+		n.endUnknown(id, true, nil)
 		return 0
 	case j.State == store.StateAcked:
 		return 0
@@ -414,20 +418,31 @@ func (n *Node) CancelJob(id *store.ID) int {
 		n.deny(ad, ErrReplRemoved)
 		return 1
 	}
-	return n.cancel(j)
+	return n.cancel(j, OutcomeCancelled, cutReason(reason))
 }
 
-// cancel ends a job that is promised, and isn't done, as [Node.CancelJob] says.
-func (n *Node) cancel(j *store.Job) int {
+// cancel ends a job that is promised, and isn't done, as [Node.CancelJob] says. Its outcome is kept if the job or its queue says so, but not
+// that of a flushed one. reason is why; nil: no reason is known.
+func (n *Node) cancel(j *store.Job, o Outcome, reason []byte) int {
+	n.noteStopped(j)
 	j = n.tellsTakers(j)
 	dropped := n.ended(j, true, origin{})
-	if j.Holders() == 0 && n.store.Dependents(&j.ID) == nil {
+	keep := int64(0)
+	if n.flushes.now == nil {
+		keep = n.keepTime(j, nil)
+	}
+	if j.Holders() == 0 && n.store.Dependents(&j.ID) == nil && keep == 0 {
+		n.noteEnd(j.ID, o, reason, reason != nil)
 		n.remove(j)
 		return 1 + dropped
 	}
 	// As with an acknowledgement, every holder is told until it knows.
 	j = n.undone(j)
 	n.acknowledge(j, nil)
+	n.noteEnd(j.ID, o, reason, reason != nil)
+	if keep > 0 {
+		j = n.keep(j, n.endNow(o, keep, &Result{Has: reason != nil}), reason)
+	}
 	if n.unfinished(j) {
 		n.wakeAt(j, n.now+1)
 	} else {

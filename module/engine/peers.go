@@ -47,6 +47,7 @@ type Features struct {
 
 	Failures bool // how jobs failed: Whereabouts, and PutOff with CountNack
 	Rates    bool // rates
+	Results  bool // kept outcomes, and who waits for the end of jobs: SetEnd, GotEnd, Watch, Ended and Cancel
 	Crons    bool // recurring jobs
 	Returns  bool // how often a job has come back, in full: wire.Returns
 	Slots    bool // locks with slots, and limits of jobs in progress
@@ -133,6 +134,7 @@ func (h *host) Up(p *Peer) {
 	h.node().compareEntries(p)
 	h.node().tellMarksTo(p)
 	h.node().mayRepair()
+	h.node().watchMet()
 }
 
 // Down is called when a connection has ended.
@@ -199,6 +201,15 @@ func (s *sending) to(p *Peer) {
 		return
 	}
 	n, m := s.n, s.m
+	if !n.mesh.features[p.ID].Results {
+		switch m.Kind {
+		case wire.Cancel:
+			return
+		case wire.GotEnd: // with ToAll
+			n.send(p, &wire.Message{Kind: wire.DelJob, ID: m.ID})
+			return
+		}
+	}
 	if (m.Kind == wire.PutOff && m.Flags&wire.CountNack != 0 || m.Kind == wire.Whereabouts) && !n.mesh.features[p.ID].Failures {
 		if plain := withoutFailure(m); plain != nil {
 			n.send(p, plain)

@@ -3,7 +3,7 @@ package engine
 import "jobmesh/module/store"
 
 // Pending is the handle of a call whose answer comes later, as an effect for a client: of ADDJOB (Promise, Deny), ADDJOBS
-// (AnswerBatch), RELEASEJOB (Released), WAITCOPIES and the commands with MESH (AnswerMesh). The caller ties a client to it before it calls the node again. It is good
+// (AnswerBatch), RELEASEJOB (Released), WAITCOPIES, WAITJOB and the commands with MESH (AnswerMesh). The caller ties a client to it before it calls the node again. It is good
 // until the effect, or [Node.Abandon]; afterwards it stands for nothing.
 //
 // Other calls need no Pending: a [Waiter] of GETJOB is itself in the lines of its queues, an Acquisition belongs to package
@@ -23,6 +23,7 @@ const (
 	meshPending
 	batchPending
 	copiesPending
+	jobPending
 )
 
 // PendingAdd is that of an ADDJOB for which [Node.AddJob] has said wait.
@@ -55,6 +56,10 @@ func (n *Node) Tie(p Pending, client any) {
 		p.batch.Client = client
 	case copiesPending:
 		if w := n.copiesWaitOf(p.number); w != nil {
+			w.client = client
+		}
+	case jobPending:
+		if w := n.jobWaits.by[p.number]; w != nil {
 			w.client = client
 		}
 	}
@@ -95,5 +100,7 @@ func (n *Node) Abandon(p Pending) {
 		n.abandonBatch(p.batch)
 	case copiesPending:
 		n.dropCopiesWait(p.number)
+	case jobPending:
+		n.dropJobWait(p.number)
 	}
 }

@@ -21,6 +21,7 @@ type Policy struct {
 	DeadTTL                 int64 // seconds; 0: the job ends instead of becoming a dead letter
 	ExpiredDies             bool  // ONEXPIRE dead
 	Dead                    []byte
+	Keep                    int64 // seconds that a job's outcome is kept after its end; 0: it isn't
 }
 
 // PolicySet is a set of parts of a [Policy]. The bits are saved.
@@ -35,6 +36,7 @@ const (
 	SetDeadTTL
 	SetOnExpire
 	SetMaxLapses
+	SetKeep
 
 	// SetRetries are those that need a retry time: an at-most-once job is never tried again.
 	SetRetries = SetBackoff | SetMaxNacks | SetMaxDeliveries | SetMaxLapses
@@ -52,6 +54,7 @@ type Policies struct {
 	Of       func(queue []byte) *Policy // nil: the settings say nothing for this queue
 	Any      bool                       // whether they say anything for any queue
 	Counting bool                       // whether any says MAXDELIVERIES
+	Keeping  bool                       // whether any says KEEP
 
 	LimitsOf   func(queue []byte) Limits // the zero Limits: the settings say none for this queue
 	Rated      bool                      // whether any says a limit
@@ -99,21 +102,27 @@ const (
 
 // extras appends the extras of a job whose ADDJOB said this policy.
 func (p *Policy) extras(b []byte) []byte {
-	if p.Set&^SetMaxLapses != 0 {
+	if p.Set&^apart != 0 {
 		b = store.AppendExtra(b, store.TagPolicy, p.append(nil))
 	}
 	if p.Set&SetMaxLapses != 0 {
 		b = store.AppendExtra(b, store.TagMaxLapses, binary.LittleEndian.AppendUint16(nil, uint16(p.MaxLapses)))
 	}
+	if p.Set&SetKeep != 0 {
+		b = store.AppendExtra(b, store.TagEnd, binary.LittleEndian.AppendUint32(nil, uint32(p.Keep)))
+	}
 	return b
 }
+
+// apart are the parts that have extras of their own.
+const apart = SetMaxLapses | SetKeep
 
 func (p *Policy) append(b []byte) []byte {
 	expired := byte(0)
 	if p.ExpiredDies {
 		expired = 1
 	}
-	b = append(b, byte(p.Set&^SetMaxLapses), expired, byte(p.Jitter))
+	b = append(b, byte(p.Set&^apart), expired, byte(p.Jitter))
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.Base))
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.Max))
 	b = binary.LittleEndian.AppendUint16(b, uint16(p.MaxNacks))
@@ -128,7 +137,7 @@ func readPolicy(e []byte) (p Policy) {
 		return p
 	}
 	return Policy{
-		Set: PolicySet(e[0]) &^ SetMaxLapses, ExpiredDies: e[1]&1 != 0, Jitter: min(int64(e[2]), 100),
+		Set: PolicySet(e[0]) &^ apart, ExpiredDies: e[1]&1 != 0, Jitter: min(int64(e[2]), 100),
 		Base: int64(binary.LittleEndian.Uint32(e[3:])), Max: int64(binary.LittleEndian.Uint32(e[7:])),
 		MaxNacks: int64(binary.LittleEndian.Uint16(e[11:])), MaxDeliveries: int64(binary.LittleEndian.Uint16(e[13:])),
 		DeadTTL: int64(binary.LittleEndian.Uint32(e[15:])), Dead: e[policyHead:],

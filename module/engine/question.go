@@ -17,6 +17,7 @@ type MeshAnswer struct {
 	Work       []InProgress  // WIP: each job once
 	Jobs       []MeshJob     // JSCAN
 	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
+	Ends       []JobEnd      // WAITJOB: how each job has ended, in the order of the question
 	Queues     []MeshCounts  // QLEN, QSTAT, QSCAN: the queues that were asked for, in that order
 	Flushed    uint64        // QFLUSH: jobs that have gone
 	Moved      uint64        // MOVEJOB: jobs that have moved
@@ -52,7 +53,7 @@ func (q *question) Position() *int { return &q.pos }
 
 // questions are the open questions of this node.
 type questions struct {
-	last int64                          // the number of the last one, or of the last WAITCOPIES
+	last int64                          // the number of the last one, or of the last WAITCOPIES or WAITJOB
 	open table.Roster[int64, *question] // by their number. A pass begins when a node has gone, which answers no more
 	due  table.Schedule[*question]      // the same ones, by their deadline
 }

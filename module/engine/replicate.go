@@ -240,7 +240,7 @@ func (n *Node) cleanUp(ad *pendingAdd) {
 		n.tellAll(&m)
 	}
 	if owed {
-		n.endUnknown(&ad.id, true)
+		n.endUnknown(&ad.id, true, nil)
 	}
 }
 

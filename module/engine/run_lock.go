@@ -184,7 +184,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 		n.Stats.BusyDropped++
 		n.leftOutBusy(j, u)
 		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
-		n.cancel(j)
+		n.cancel(j, OutcomeDropped, nil)
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())
 	case store.BusyDead:

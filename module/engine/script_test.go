@@ -133,7 +133,7 @@ func newWorld() *world {
 		},
 		"move": w.move, "count": w.count, "scan": w.scan, "waitcopies": w.waitCopies, "qflush": w.qflush, "paused": w.paused,
 		"sofar":   func() { w.Say("%v", w.actor(0).e.CopiesSoFar(w.copies)) }, // NODE: what the last WAITCOPIES would answer now
-		"release": w.release, "cancel": w.cancel, "body": w.body, "newnode": w.newNode, "reload": w.reload,
+		"release": w.release, "cancel": w.cancel, "waitjob": w.waitJob, "body": w.body, "newnode": w.newNode, "reload": w.reload,
 	})
 	for _, verb := range []string{"fastack", "del", "nack", "enqueue", "dequeue", "working"} {
 		w.Commands[verb] = func() { w.verb(verb) }
@@ -192,7 +192,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
 	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true,
-		Returns: !former(other.Name) && !former(m.n.Name)})
+		Results: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -407,6 +407,7 @@ var kindNames = map[wire.Kind]string{
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
 	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
+	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -417,6 +418,7 @@ var flagNames = []struct {
 	name string
 }{
 	{wire.DelJob, wire.PassOn, "pass-on"},
+	{wire.GotEnd, wire.ToAll, "to-all"},
 	{wire.WillQueue, wire.WasQueued, "was-queued"},
 	{wire.Queued, wire.InHands, "in-hands"},
 	{wire.Working, wire.Lasts, "lasts"},
@@ -438,6 +440,16 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		return text + fmt.Sprintf(" %s %s %d%s", w.JobName(m.ID), m.Queue, m.Count, wordsText(m.Job.Extras))
 	case wire.AskWork, wire.Work, wire.AskCounts, wire.Counts, wire.AskQueues, wire.Queues:
 		return text
+	case wire.Watch:
+		for raw := range slices.Chunk(m.Queue, len(store.ID{})) {
+			text += " " + w.JobName(store.ID(raw))
+		}
+		return text
+	case wire.Ended:
+		if m.Span == 0 {
+			text += " unasked"
+		}
+		return text + w.endsText(engine.ReadEnds(m.Queue))
 	case wire.NeedJobs, wire.Pause:
 		text += fmt.Sprintf(" %s %d", m.Queue, m.Count)
 		if m.Kind == wire.NeedJobs && m.Flags&wire.Spare != 0 {
@@ -472,6 +484,14 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
 	case wire.Release, wire.Released, wire.Outcome:
 		return text + fmt.Sprintf(" %d flags %d", m.Count, m.Flags)
+	case wire.SetEnd, wire.GotEnd:
+		if e, ok := engine.ReadEnding(store.FindExtra(m.Job.Extras, store.TagEnd)); ok {
+			text += fmt.Sprintf(" %v", e.Outcome)
+		}
+		if m.Kind == wire.SetEnd {
+			text += fmt.Sprintf(" %q", m.Queue)
+			m.Flags &^= wire.Cancelled
+		}
 	case wire.SetAck:
 		if m.Flags&wire.Cancelled != 0 {
 			text += " cancelled"
@@ -579,6 +599,15 @@ func (w *world) state(j *store.Job) string {
 	}
 	if p, ok := engine.ProgressOf(j); ok {
 		text += fmt.Sprintf(" progress=%q", p.Text)
+	}
+	if e, ok := engine.EndingOf(j); ok {
+		text += fmt.Sprintf(" outcome=%v", e.Outcome)
+		if e.HasDetail {
+			text += fmt.Sprintf(" %q", j.Body())
+		}
+	}
+	if w, ok := engine.CancelOf(j); ok {
+		text += fmt.Sprintf(" asked-to-stop=%q", w.Reason)
 	}
 	holders := ""
 	for i := range j.Holders() {
@@ -708,7 +737,7 @@ func (w *world) policy(a *engine.Add) {
 		into *int64
 	}{
 		{"onexpire", engine.SetOnExpire, nil}, {"maxnacks", engine.SetMaxNacks, &p.MaxNacks}, {"maxdeliveries", engine.SetMaxDeliveries, &p.MaxDeliveries},
-		{"deadttl", engine.SetDeadTTL, &p.DeadTTL}, {"backoff", engine.SetBackoff, &p.Base},
+		{"deadttl", engine.SetDeadTTL, &p.DeadTTL}, {"backoff", engine.SetBackoff, &p.Base}, {"keep", engine.SetKeep, &p.Keep},
 	} {
 		if !w.D.HasArg(o.name) {
 			continue
@@ -798,7 +827,45 @@ func (w *world) release() {
 
 func (w *world) cancel() {
 	n, id := w.actor(0), w.Job(1)
-	n.Do(func() { w.Say("%d", n.e.CancelJob(&id)) })
+	cancel := n.e.CancelFor
+	if w.D.HasArg("soft") {
+		cancel = n.e.CancelSoftly
+	}
+	var reason []byte
+	if text := ""; w.D.HasArg("reason") {
+		w.Arg("reason", &text)
+		reason = []byte(text)
+	}
+	n.Do(func() { w.Say("%d", cancel(&id, reason)) })
+}
+
+// waitJob is WAITJOB: NODE CLIENT JOB … [any] [timeout=MS].
+func (w *world) waitJob() {
+	n := w.actor(0)
+	var ids []store.ID
+	for i := 2; i < len(w.D.CmdArgs) && w.IDs[w.D.CmdArgs[i].Key] != (store.ID{}); i++ {
+		ids = append(ids, w.Job(i))
+	}
+	timeout := int64(0)
+	w.Arg("timeout", &timeout)
+	n.Do(func() {
+		p, now := n.e.WaitJobs(ids, w.D.HasArg("any"), timeout)
+		if now != nil {
+			w.Say("answer%s", w.endsText(now))
+			return
+		}
+		n.e.Tie(p, w.Word(1))
+	})
+}
+
+func (w *world) endsText(ends []engine.JobEnd) (text string) {
+	for i := range ends {
+		e := &ends[i]
+		if text += fmt.Sprintf(" %s %v", w.JobName(e.ID), e.Outcome); e.HasDetail {
+			text += fmt.Sprintf(" %q", e.Detail)
+		}
+	}
+	return text
 }
 
 func (w *world) get() {
@@ -836,7 +903,15 @@ func (w *world) get() {
 
 func (w *world) ack() {
 	n, id := w.actor(0), w.Job(1)
-	n.Do(func() { w.Say("%v", n.e.Ack(&id)) })
+	r := engine.Result{Has: w.D.HasArg("result"), HasKeep: w.D.HasArg("keep")}
+	text := ""
+	w.Arg("result", &text)
+	w.Arg("keep", &r.Keep)
+	if r.Data = []byte(text); !r.Has && !r.HasKeep {
+		n.Do(func() { w.Say("%v", n.e.Ack(&id)) })
+		return
+	}
+	n.Do(func() { w.Say("%v", n.e.Finish(&id, &r)) })
 }
 
 func (w *world) verb(name string) {
@@ -1034,6 +1109,9 @@ func (w *world) asks(n *actor, ask func() (engine.Pending, *engine.MeshAnswer)) 
 func (w *world) gathered(a *engine.MeshAnswer) {
 	if a.Copies != nil {
 		w.Say("  %v", a.Copies)
+	}
+	if a.Ends != nil {
+		w.Say(" %s", w.endsText(a.Ends))
 	}
 	if a.Flushed > 0 {
 		w.Say("  flushed %d", a.Flushed)

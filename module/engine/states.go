@@ -7,12 +7,15 @@ const (
 	StateDeferred = store.StateAcked + 1 + iota
 	StateBlocked
 	StateDelayed // SHOW calls such a job active, as in Disque
+	StateDone    // its outcome is kept
 	states
 )
 
 // StateOf is a job's state as clients see it; StateDelayed isn't among them.
 func (n *Node) StateOf(j *store.Job) uint8 {
 	switch deferred, blocked := n.Waits(j); {
+	case j.Kept():
+		return StateDone
 	case deferred:
 		return StateDeferred
 	case blocked:

@@ -87,6 +87,8 @@ func (n *Node) Tick() int64 {
 	n.tickDeparture()
 	n.tickQuestions()
 	n.tickCopyWaits()
+	n.tickJobWaits()
+	n.tickStopped()
 	n.tickRepair()
 	n.tickEntries()
 	n.tickPauses()
@@ -164,7 +166,7 @@ func (n *Node) due(j *store.Job) {
 			return
 		}
 		if n.gone(j, origin{clock: true}) {
-			n.remove(j)
+			n.keepAlone(j, OutcomeExpired)
 		}
 	case j.State == store.StateWaitRepl:
 		n.moreCopies(j)
@@ -204,6 +206,10 @@ func (n *Node) due(j *store.Job) {
 		paused := j.Queue.Pause&PauseIn != 0 && j.Retry > 0
 		if !paused {
 			n.expireRun(j)
+		}
+		if isAskedToStop(j) && comesBack(j) {
+			n.stop(j)
+			return
 		}
 		j, lapsed := n.lapse(j)
 		if paused {

@@ -59,6 +59,21 @@ const (
 	TagCron Tag = 23
 )
 
+// Further tags.
+const (
+	// TagEnd: for how long the job's outcome is kept, if its ADDJOB said so; of a job that has ended, how it ended, and until when that is
+	// kept ([Job.Kept]; package engine).
+	TagEnd Tag = 21
+	// TagCancel: when a client has asked the worker to stop, and why (package engine).
+	TagCancel Tag = 22
+)
+
+// The lengths of a TagEnd: of a job that hasn't ended, and of one that has.
+const (
+	KeepLen = 4
+	EndLen  = 30
+)
+
 const extraHead = 3
 
 // AppendExtra appends an extra to extras. value has at most 65535 bytes.
@@ -106,6 +121,10 @@ func CheckExtras(extras []byte) error {
 			err = checkUnique(rest[extraHead:end])
 		case TagPriority:
 			err = checkPriority(rest[extraHead:end])
+		case TagEnd:
+			if n := end - extraHead; n != KeepLen && n < EndLen {
+				err = fmt.Errorf("%w: an end of %d bytes, %d or at least %d are needed", ErrRecord, n, KeepLen, EndLen)
+			}
 		}
 		if err != nil {
 			return err
@@ -178,18 +197,19 @@ func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 
 // Shrink reduces an acknowledged job to what is needed to tell other nodes of it. It keeps
 // the extras TagFamily, TagAskers, and, while the job still has locks, TagUnique with the body,
-// which may be the locks' key. The job may move, as with SetExtras.
+// which may be the locks' key. Of a job whose outcome is kept, it also keeps that, and the body,
+// which is its result. The job may move, as with SetExtras.
 func (s *Store) Shrink(j *Job) *Job {
 	var keep []byte
 	for rest := j.Extras(); len(rest) > 0; {
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if tag := Tag(rest[0]); tag == TagFamily || tag == TagAskers || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) {
+		if tag := Tag(rest[0]); tag == TagFamily || tag == TagAskers || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) || tag == TagEnd && j.Kept() {
 			keep = append(keep, rest[:end]...)
 		}
 		rest = rest[end:]
 	}
 	var body []byte
-	if FindExtra(keep, TagUnique) != nil {
+	if FindExtra(keep, TagUnique) != nil || FindExtra(keep, TagEnd) != nil {
 		body = j.Body() // it may be the locks' key
 	}
 	if int(j.BodyLen) == len(body) && len(keep) == len(j.Extras()) {

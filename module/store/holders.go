@@ -226,7 +226,8 @@ func (j *Job) SetAttempts(n int) {
 
 // CountedHere says whether this node counts the deferred or blocked job for the mesh ([Store.CountHere]).
 func (j *Job) CountedHere() bool {
-	return j.Parts > 0 && j.Reason() >= Deferred && j.RawParts()[2] != 0
+	r := j.Reason()
+	return j.Parts > 0 && (r == Deferred || r == Blocked) && j.RawParts()[2] != 0
 }
 
 func (j *Job) setCountedHere(here bool) {

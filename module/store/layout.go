@@ -73,10 +73,13 @@ const (
 	Delayed                // this node queues it when its time has come
 	Deferred               // a client must release it
 	Blocked                // the end of other jobs releases it
+	Kept                   // it has ended, and its outcome is kept: of an acknowledged job alone
 	reasons
+
+	waitReasons = Kept - 1 // those of jobs that are still to be queued
 )
 
-var reasonFlags = [reasons]uint8{Delayed: FlagIndexed, Deferred: FlagOverdue, Blocked: flagsReason}
+var reasonFlags = [reasons]uint8{Delayed: FlagIndexed, Deferred: FlagOverdue, Blocked: flagsReason, Kept: FlagIndexed}
 
 // AnnounceMS is how long before a job is queued again its other holders are
 // told (WILLQUEUE), in ms, as in Disque.
@@ -151,11 +154,12 @@ type Queue struct {
 	Key             unsafe.Pointer       // the server's string of the name
 	name            unsafe.Pointer
 	nameLen         uint32
-	counted         [reasons - 1]uint32        // see Count
-	here            [reasons - Deferred]uint32 // see CountHere
-	levels          *levels                    // see enterLevel; nil: no job ever had a priority
-	Unrated         uint32                     // the generation of settings (package engine) that say no rate for the queue
-	Flush           uint32                     // the number of the queue's last flush (package engine); 0: there was none
+	counted         [reasons - 1]uint32     // see Count
+	here            [Kept - Deferred]uint32 // see CountHere
+	levels          *levels                 // see enterLevel; nil: no job ever had a priority
+	keptBytes       uint64                  // of the results of jobs that are Kept
+	Unrated         uint32                  // the generation of settings (package engine) that say no rate for the queue
+	Flush           uint32                  // the number of the queue's last flush (package engine); 0: there was none
 }
 
 // These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
@@ -249,8 +253,13 @@ func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
 // ([Store.CountHere]).
 func (q *Queue) CountedHere(r Reason) uint64 { return uint64(q.here[r-Deferred]) }
 
-// AnyCounted says whether any held job of the queue has a reason.
-func (q *Queue) AnyCounted() bool { return q.counted != [reasons - 1]uint32{} }
+// AnyCounted says whether any held job of the queue is still to be queued.
+func (q *Queue) AnyCounted() bool { return [waitReasons]uint32(q.counted[:]) != [waitReasons]uint32{} }
+
+// Kept says whether the job has ended, and its outcome is kept. Its body is then its result.
+func (j *Job) Kept() bool {
+	return j.State == StateAcked && j.Parts != 0 && len(j.Extra(TagEnd)) >= EndLen
+}
 
 // NameBytes is the queue's name; valid until it is renamed.
 func (q *Queue) NameBytes() []byte { return unsafe.Slice((*byte)(q.name), int(q.nameLen)) }
@@ -334,7 +343,11 @@ func Layout() []Field {
 		{"jm_queue.flushes", unsafe.Offsetof(q.flushes), unsafe.Sizeof(q.flushes)},
 		{"jm_queue.name_len", unsafe.Offsetof(q.nameLen), unsafe.Sizeof(q.nameLen)},
 		{"jm_queue.name", unsafe.Offsetof(q.name), unsafe.Sizeof(q.name)},
+		{"jm_queue.counted", unsafe.Offsetof(q.counted), unsafe.Sizeof(q.counted)},
+		{"jm_queue.here", unsafe.Offsetof(q.here), unsafe.Sizeof(q.here)},
 		{"jm_queue.levels", unsafe.Offsetof(q.levels), unsafe.Sizeof(q.levels)},
+		{"jm_queue.kept_bytes", unsafe.Offsetof(q.keptBytes), unsafe.Sizeof(q.keptBytes)},
+		{"jm_queue.unrated", unsafe.Offsetof(q.Unrated), unsafe.Sizeof(q.Unrated)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
 		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},

@@ -103,7 +103,8 @@ func (s *Store) addSkipNode(q *Queue, l *List, j *Job, height int, path *table.S
 
 // Count sets the reason why a job is held, and counts it by that reason instead of the former
 // one. The job stays counted until it leaves the held list. Count does nothing to a job that
-// isn't held.
+// isn't held. Only the reason of an acknowledged job can be Kept; it must be counted by no other, and have another body only while it
+// isn't counted.
 func (s *Store) Count(j *Job, r Reason) {
 	if j.Place == InHeld {
 		s.recount(j.Queue, j, r)
@@ -130,12 +131,22 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 			s.counted[r-1]++
 		}
 	}
+	if was != Kept && r != Kept {
+		return
+	}
+	bytes := uint64(j.BodyLen)
+	if was == Kept {
+		bytes = -bytes
+	}
+	if q.keptBytes += bytes; attached {
+		s.keptBytes += bytes
+	}
 }
 
 // CountHere sets whether this node is the one that counts a deferred or blocked job for the mesh, in which others have the
 // same copy. The mark stays until the reason changes. CountHere does nothing to other jobs.
 func (s *Store) CountHere(j *Job, here bool) {
-	if r := j.Reason(); r >= Deferred && j.Parts > 0 && here != j.CountedHere() {
+	if r := j.Reason(); (r == Deferred || r == Blocked) && j.Parts > 0 && here != j.CountedHere() {
 		if j.setCountedHere(here); here {
 			j.Queue.here[r-Deferred]++
 		} else {
@@ -153,6 +164,9 @@ func (j *Job) Reason() Reason {
 	case 0:
 		return NoReason
 	case FlagIndexed:
+		if j.State == StateAcked {
+			return Kept
+		}
 		return Delayed
 	case FlagOverdue:
 		return Deferred
@@ -162,6 +176,9 @@ func (j *Job) Reason() Reason {
 
 // Counted counts the held jobs of a reason in all attached queues.
 func (s *Store) Counted(r Reason) uint64 { return s.counted[r-1] }
+
+// KeptBytes is the length of all results that are kept in attached queues.
+func (s *Store) KeptBytes() uint64 { return s.keptBytes }
 
 // withdraw takes a job out of the list of its place.
 func (s *Store) withdraw(q *Queue, j *Job) {

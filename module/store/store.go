@@ -33,6 +33,7 @@ type Store struct {
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	counted    [reasons - 1]uint64 // see Counted
+	keptBytes  uint64              // see KeptBytes
 	nameBuf    []byte
 	wheel      wheel
 	generation uint32 // grows with each Forget
@@ -423,6 +424,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	for i, n := range q.counted {
 		s.counted[i] += uint64(n)
 	}
+	s.keptBytes += q.keptBytes
 	if known {
 		return 0
 	}
@@ -496,7 +498,7 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 	}
 	s.rows = nil
 	s.working, s.overdue, s.heldBack, s.fetchable = 0, 0, 0, 0
-	s.counted = [reasons - 1]uint64{}
+	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.queues.Clear()
 	return all
 }
@@ -568,6 +570,7 @@ func (s *Store) detach(q *Queue) {
 	for i, n := range q.counted {
 		s.counted[i] -= uint64(n)
 	}
+	s.keptBytes -= q.keptBytes
 	s.heldBack -= q.HeldBack
 	q.state, q.listed = queueLoose, s.generation
 }
@@ -707,7 +710,7 @@ func (s *Store) forget() {
 	s.wheel.drop(s.alloc)
 	s.begin(now)
 	s.working, s.overdue, s.fetchable = 0, 0, 0
-	s.counted = [reasons - 1]uint64{}
+	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.DropEdges()
 	s.generation++
 }

@@ -123,13 +123,13 @@ func (w *world) some(name string) *store.Job {
 }
 
 func (w *world) check(t require.TestingT) {
-	var total [store.Blocked + 1]uint64
+	var total [store.Kept + 1]uint64
 	for name, jobs := range w.queues {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
 		var waiting, working, held []*store.Job
 		var size uint64
-		var counted [store.Blocked + 1]uint64
+		var counted [store.Kept + 1]uint64
 		for id, j := range jobs {
 			counted[j.Reason()]++
 			require.Same(t, j, w.s.Lookup(&id))

@@ -161,6 +161,18 @@ const (
 	AskMove
 	// MovedJobs: the sender has moved Round jobs. Queue is empty, or the reason why it can't move a job that it has.
 	MovedJobs
+	// SetEnd is a SetAck for a job whose outcome is kept: for Span, with the result or reason in Queue. Job has no more than Extras: the outcome.
+	// The answer is GotEnd, or GotAck by a node that doesn't keep it.
+	SetEnd
+	// GotEnd is a GotAck with the outcome that the sender keeps, in the Extras of Job.
+	GotEnd
+	// Watch asks what the receiver knows of the end of some jobs, and asks it to tell when they end. The IDs are in Queue, one behind the other.
+	// Span is any number but 0. The answer is Ended, or several, with the same Span.
+	Watch
+	// Ended tells what the sender knows of the end of jobs, in Queue, in a form that package engine defines. With Span 0 nobody asked.
+	Ended
+	// Cancel asks the worker of a job to stop. Job has no more than Extras: when that was wished, and why.
+	Cancel
 	// Marks tells how far the slots of recurring jobs are served, in Queue, in a form that package engine defines. The answer has NoReply:
 	// it tells how far they are served as far as its sender knows.
 	Marks
@@ -225,6 +237,7 @@ const (
 	All       = NoReply   // AskFlush: jobs that clients work on go, too
 	OneQueue  = NoReply   // AskJobs
 	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
+	ToAll     = NoReply   // GotEnd: all holders have confirmed this outcome, and the sender forgets the job, or keeps it
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
 )
 
@@ -545,6 +558,12 @@ var parts = [kinds]uint16{
 	Marks:     hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
+
+	SetEnd: hasID | hasSpan | hasHolders | hasQueue | hasExtras,
+	GotEnd: hasID | hasHolders | hasExtras,
+	Watch:  hasSpan | hasQueue,
+	Ended:  hasSpan | hasQueue,
+	Cancel: hasID | hasExtras,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must

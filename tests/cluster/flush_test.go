@@ -94,7 +94,7 @@ func TestLifeX4(t *testing.T) {
 		if all {
 			assert.Equal(t, int64(30), flushedMesh(t, m[1], queue, "ALL"))
 			m.noCopies(t, inHands)
-			assert.Contains(t, m[0].Do("WORKING", inHands).Str, "NOJOB")
+			assert.Contains(t, m[0].Do("WORKING", inHands).Str, "CANCELLED")
 			continue
 		}
 		assert.Equal(t, int64(29), flushedMesh(t, m[1], queue))

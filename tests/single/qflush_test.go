@@ -47,7 +47,7 @@ func TestQueueFlush(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("NACK", inHands).Int())
 	assert.Equal(t, inHands, c.Do("GETJOB", "FROM", "q").Elems[0].Elems[1].Str)
 	assert.Equal(t, int64(1), c.Do("QFLUSH", "q", "ALL").Int())
-	assert.Contains(t, c.Do("WORKING", inHands).Str, "NOJOB")
+	assert.Contains(t, c.Do("WORKING", inHands).Str, "CANCELLED")
 
 	// A node that is alone is a mesh of one.
 	waitingJobs(t, c, "q", 5)

@@ -87,13 +87,20 @@ func (s *Sim) counted(n *node) {
 	for cursor := n.e.ScanJobs(0, &jobs); cursor != 0; {
 		cursor = n.e.ScanJobs(cursor, &jobs)
 	}
-	queues, here := map[*store.Queue][store.Blocked + 1]uint64{}, map[*store.Queue][store.Blocked + 1]uint64{}
-	var all [store.Blocked + 1]uint64
+	queues, here := map[*store.Queue][store.Kept + 1]uint64{}, map[*store.Queue][store.Kept + 1]uint64{}
+	var all [store.Kept + 1]uint64
+	bytes := uint64(0) // of results
 	for _, j := range jobs {
 		r := j.Reason()
 		switch deferred, blocked := n.e.Waits(j); {
 		case deferred != (r == store.Deferred), blocked != (r == store.Blocked), r == store.Delayed && j.State != store.StateActive:
 			s.fail("node %d counts %s as %d, and its state is %d", n.i, j.ID, r, j.State)
+		}
+		if (r == store.Kept) != (j.Kept() && !n.e.Nameless(j)) {
+			s.fail("node %d counts %s as %d, and its outcome is kept: %v", n.i, j.ID, r, j.Kept())
+		}
+		if r == store.Kept {
+			bytes += uint64(j.BodyLen)
 		}
 		q := queues[j.Queue]
 		q[r]++
@@ -103,17 +110,20 @@ func (s *Sim) counted(n *node) {
 			q[r]++
 			here[j.Queue] = q
 		}
-		if r >= store.Deferred && !n.e.Recounting() && j.CountedHere() != n.e.CountsHere(j) {
+		if (r == store.Deferred || r == store.Blocked) && !n.e.Recounting() && j.CountedHere() != n.e.CountsHere(j) {
 			s.fail("whether node %d counts %s for the mesh is %v, and shouldn't be", n.i, j.ID, j.CountedHere())
 		}
 		all[r]++
 	}
-	for r := store.Delayed; r <= store.Blocked; r++ {
+	if _, kept := n.e.Results(); kept != bytes {
+		s.fail("node %d counts %d bytes of results, and there are %d", n.i, kept, bytes)
+	}
+	for r := store.Delayed; r <= store.Kept; r++ {
 		for q, want := range queues {
 			if q.Counted(r) != want[r] {
 				s.fail("node %d counts %d jobs of %s as %d, and there are %d", n.i, q.Counted(r), q.NameBytes(), r, want[r])
 			}
-			if r >= store.Deferred && q.CountedHere(r) != here[q][r] {
+			if (r == store.Deferred || r == store.Blocked) && q.CountedHere(r) != here[q][r] {
 				s.fail("node %d counts %d jobs of %s as %d for the mesh, and there are %d", n.i, q.CountedHere(r), q.NameBytes(), r, here[q][r])
 			}
 		}
@@ -363,10 +373,10 @@ func (s *Sim) decideUncertain() {
 	}
 }
 
-// known says whether a node knows a job.
+// known says whether a node knows a job, or has still to tell others of its end.
 func (s *Sim) known(j *job) bool {
 	for _, n := range s.nodes {
-		if n.e.Job(&j.id) != nil {
+		if sj := n.e.Job(&j.id); sj != nil && !(sj.Kept() && sj.Confirmed() == sj.Holders()) {
 			return true
 		}
 	}
@@ -411,6 +421,7 @@ func (s *Sim) judge() {
 			s.fail("job %s has come back%s", j.id, s.placement(j))
 		}
 	}
+	s.sameResults()
 	// Past every job's expiry, and with no clients, nothing may be left; a queue stays for
 	// a while after its last job.
 	s.closed = true

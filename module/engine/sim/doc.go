@@ -57,6 +57,6 @@
 //     their connections;
 //   - replica.go: replicas, and how they take their nodes' places;
 //   - play.go: clients with jobs, and trouble; check.go: what must hold of jobs;
-//   - family.go, unique.go, locks.go: the clients of families, unique jobs and locks,
+//   - family.go, unique.go, locks.go, results.go: the clients of families, unique jobs, locks and results,
 //     each with what must hold of them.
 package sim

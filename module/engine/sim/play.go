@@ -487,6 +487,7 @@ func (s *Sim) ack(j *job, n *node) {
 	n.call(func() {
 		if !s.healed && s.chance(s.Fast) {
 			s.leavesSlot(j.id, true)
+			j.tried = true
 			known := n.e.FastAck(&j.id)
 			s.trace("node %d: FASTACK %s known %v", n.i, j.id, known)
 			j.done, j.fast = true, true
@@ -495,7 +496,7 @@ func (s *Sim) ack(j *job, n *node) {
 		}
 		s.uniqueGiven(j)
 		s.leavesSlot(j.id, true)
-		known := n.e.Ack(&j.id)
+		known := n.e.Finish(&j.id, s.result(j))
 		s.trace("node %d: ACKJOB %s known %v", n.i, j.id, known)
 		if known && !j.acked {
 			j.acked, j.ackedAt = true, s.now
@@ -558,6 +559,10 @@ func (s *Sim) trouble() {
 	s.every(f.Joins, s.join)
 	s.settings.last = map[string]*entries.Entry{}
 	s.every(f.Flushes, s.flush)
+	if s.Results > 0 {
+		s.every(7200, s.waitForJobs)
+		s.every(600, s.askToStop)
+	}
 	s.every(f.Settings, func() { s.changeSetting(s.nodes[s.r.IntN(len(s.nodes))]) })
 }
 

@@ -101,6 +101,8 @@ type Config struct {
 	FamilyDeleted float64
 	// Failing: so many of the jobs that are given back come with a delay, a reason, or as dead letters, from 0 to 1.
 	Failing float64
+	// Results is the share of acknowledgements with a result. If it isn't 0, clients wait for the ends of jobs, and ask workers to stop.
+	Results float64
 	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.
 	Rate engine.Rate
 	// AtOnce is how many jobs of each queue are in progress at most (CONCURRENCY); 0: there is no limit.
@@ -129,6 +131,7 @@ type Report struct {
 	LockMessages                                 int64
 	Granted                                      int     // locks
 	Flushed                                      int     // jobs, by QFLUSH
+	Ended, Kept                                  int     // ends that WAITJOB told, and outcomes that were kept at the end
 	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
 	Busiest                                      int     // messages of one job in ten seconds
@@ -162,10 +165,13 @@ type job struct {
 	window    int64 // when the current ten seconds of messages began
 	messages  int   // since
 
-	blurred bool // a node lost some of what it had logged of it, maybe which nodes have copies
-	torn    int  // copies that were lost with the tail of a log
-	givenUp bool // deleted or dropped: nobody awaits its delivery
-	stray   bool // it waited for its turn at the end of the history, and may still get it, see Sim.waits
+	blurred bool            // a node lost some of what it had logged of it, maybe which nodes have copies
+	torn    int             // copies that were lost with the tail of a log
+	givenUp bool            // deleted or dropped: nobody awaits its delivery
+	tried   bool            // some worker has said ACKJOB
+	results map[string]bool // that were said
+	stopped bool            // its worker was asked to stop
+	stray   bool            // it waited for its turn at the end of the history, and may still get it, see Sim.waits
 
 	family *family    // nil: none
 	unique *uniqueJob // likewise
@@ -215,6 +221,7 @@ type Sim struct {
 	uniques    *uniqueWorld
 	crons      *cronWorld
 	events     int // see counted
+	said       int // results
 }
 
 type node struct {
@@ -531,6 +538,8 @@ func (n *node) carryOut() {
 				n.s.haveCopies(n, w, e.Answer.Copies)
 			case *flushing:
 				n.s.flushed(w, e.Answer)
+			case *jobWait:
+				n.s.told(n, e.Answer.Ends)
 			}
 		case engine.AnswerBatch:
 			n.s.answered(n, e.Client.(*engine.Batch))
@@ -656,7 +665,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Crons: true, Returns: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Crons: true, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.
@@ -709,7 +718,7 @@ func (n *node) transmit(id wire.NodeID, b []byte) {
 	s, to := n.s, n.s.byID[id]
 	l := n.links[to]
 	s.count(b)
-	if s.Trace != nil && b[0] >= byte(wire.Claim) {
+	if s.Trace != nil && b[0] >= byte(wire.Claim) && (!wire.Kind(b[0]).OfJob() || wire.Kind(b[0]) < wire.Whereabouts) {
 		var m wire.Message
 		if m.Parse(b) == nil {
 			s.trace("node %d to %d: message %d flags %d round %d of lock %q, why %d, for %s, token %d lease %d", n.i, to.i, b[0], b[1], m.Round, m.Lock.Name, m.Count, store.ID(m.Lock.Job), m.Lock.Token, m.Lock.Lease)

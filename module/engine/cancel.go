@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"jobmesh/module/store"
+	"jobmesh/module/table"
+	"jobmesh/module/wire"
+)
+
+// CANCELJOB … SOFT leaves a job that somebody works on to its worker: it keeps its locks, and the worker hears of the wish by WORKING. The job is
+// done if it is acknowledged, and cancelled where it would be queued again. The wish is an extra of the job. The other holders are told it
+// by Cancel, and by each message that tells how the job failed.
+//
+// A plain CANCELJOB ends the job. For a while the nodes that held it answer its worker's WORKING by ErrCancelled.
+
+// Wish is what is known of a CANCELJOB … SOFT.
+type Wish struct {
+	At     int64 // unix ms
+	Reason []byte
+}
+
+// A TagCancel has 8 bytes for its time (unix ms), and the reason. The later wish counts.
+const wishHead = 8
+
+// CancelOf returns the wish to cancel a job that somebody works on. The reason is the job's memory. ok is false if there is none.
+func CancelOf(j *store.Job) (w Wish, ok bool) {
+	if j.Parts == 0 || j.State == store.StateAcked {
+		return w, false
+	}
+	return wishOf(j.Extra(store.TagCancel))
+}
+
+func wishOf(e []byte) (w Wish, ok bool) {
+	if len(e) < wishHead || len(e) > wishHead+MaxReason {
+		return w, false
+	}
+	return Wish{At: int64(binary.LittleEndian.Uint64(e)), Reason: e[wishHead:]}, true
+}
+
+func isAskedToStop(j *store.Job) bool {
+	_, asked := CancelOf(j)
+	return asked
+}
+
+// CancelSoftly is CancelJob for a job that nobody works on. A job that somebody may work on is left to its worker, who is asked to stop; it counts
+// as one that was cancelled. reason is why; nil: none was given. Of a longer one than MaxReason the rest is cut off.
+func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
+	reason = cutReason(reason)
+	j := n.store.Lookup(id)
+	wish := append(binary.LittleEndian.AppendUint64(nil, uint64(n.now)), reason...)
+	switch {
+	case j == nil:
+		n.tellAll(&wire.Message{Kind: wire.Cancel, ID: *id, Job: wire.Job{Extras: store.AppendExtra(nil, store.TagCancel, wish)}})
+		return 0
+	case j.State == store.StateAcked:
+		return 0
+	case n.pendingAddOf(id) != nil || n.nobodyWorksOn(j):
+		return n.CancelFor(id, reason)
+	}
+	j, ok := n.setExtra(j, store.TagCancel, wish)
+	if !ok {
+		if j, ok = n.setExtra(j, store.TagCancel, wish[:wishHead]); !ok { // the job has no room for the wish
+			return n.CancelFor(id, reason)
+		}
+	}
+	n.Stats.SoftCancelled++
+	n.wishes(j)
+	m := n.cancelOf(j)
+	if isOffered(j) || j.Uncertain() {
+		n.tellAll(m)
+	} else {
+		n.tell(j, m)
+	}
+	return 1
+}
+
+// nobodyWorksOn says whether no client can have a job, as far as this node can know.
+func (n *Node) nobodyWorksOn(j *store.Job) bool {
+	switch {
+	case j.State == store.StateQueued, held(j), j.Reason() == store.Delayed, n.nobodyHas(j):
+		return true
+	case j.Place == store.InWorking, isOffered(j), j.Uncertain():
+		return false
+	}
+	return j.Holders() == 0 && j.Flags&store.FlagDelivered == 0 // after DEQUEUE
+}
+
+// wishes logs a wish, and tells those that wait for the job.
+func (n *Node) wishes(j *store.Job) {
+	n.log(LogState, j)
+	w, _ := CancelOf(j)
+	n.noteEnd(j.ID, OutcomeCancelled, w.Reason, len(w.Reason) > 0)
+}
+
+// cancelOf makes the message that tells the wish to cancel a job.
+func (n *Node) cancelOf(j *store.Job) *wire.Message {
+	return &wire.Message{Kind: wire.Cancel, ID: j.ID, Job: wire.Job{Extras: store.AppendExtra(nil, store.TagCancel, j.Extra(store.TagCancel))}}
+}
+
+// onCancel learns the wish to cancel a job.
+func (n *Node) onCancel(p *Peer, j *store.Job, m *wire.Message) {
+	switch {
+	case j.State == store.StateAcked:
+		n.correct(p, j, nil)
+		return
+	case n.dummy(j) || j.State == store.StateWaitRepl:
+		return
+	}
+	n.obey(n.learnWish(j, m.Job.Extras))
+}
+
+// learnWish takes over a wish that is later than what this node knows. The job may move.
+func (n *Node) learnWish(j *store.Job, extras []byte) *store.Job {
+	before, _ := CancelOf(j)
+	j = n.learnLater(j, store.TagCancel, extras)
+	if now, asked := CancelOf(j); asked && now.At != before.At {
+		n.wishes(j)
+	}
+	return j
+}
+
+// obey cancels a job of which that is wished, if nobody works on it. It says whether it did.
+func (n *Node) obey(j *store.Job) bool {
+	if !isAskedToStop(j) || !n.nobodyWorksOn(j) {
+		return false
+	}
+	n.stop(j)
+	return true
+}
+
+// stop cancels a job of which that is wished, and which comes back from its worker.
+func (n *Node) stop(j *store.Job) {
+	w, _ := CancelOf(j)
+	var reason []byte
+	if len(w.Reason) > 0 {
+		reason = append(reason, w.Reason...)
+	}
+	n.Stats.Cancelled++
+	n.cancel(j, OutcomeCancelled, reason)
+}
+
+// stopped are the jobs that were cancelled while somebody may have worked on them.
+type stopped struct {
+	table.Roster[store.ID, int64] // until when their workers hear of it, unix ms
+	sweep                         int64
+}
+
+const (
+	stoppedMost = 50_000
+	stoppedOnce = 300 // seconds for which the worker of an at-most-once job hears of it
+)
+
+// noteStopped is called before a job is cancelled.
+func (n *Node) noteStopped(j *store.Job) {
+	if j.State != store.StateActive || j.Place != store.InWorking && (j.Place != store.InHeld || j.Reason() != store.NoReason) || n.stopped.Len() >= stoppedMost {
+		return
+	}
+	term := TermOf(j)
+	if j.Retry == 0 {
+		term = stoppedOnce
+	}
+	n.stopped.Put(j.ID, n.now+term*1000)
+}
+
+// wasStopped says whether the worker of a job that isn't known any more is to hear that it was cancelled.
+func (n *Node) wasStopped(id *store.ID) bool {
+	until := n.stopped.Get(*id)
+	return until != nil && *until > n.now
+}
+
+// tickStopped forgets jobs whose workers' time is over.
+func (n *Node) tickStopped() {
+	if n.stopped.Len() == 0 {
+		return
+	}
+	if n.now >= n.stopped.sweep {
+		n.stopped.sweep = n.now + tombstoneMS
+		n.stopped.Begin()
+	}
+	if n.stopped.Pass(tickBudget, func(_ store.ID, until *int64) bool { return *until > n.now }) {
+		n.hurryTick()
+	}
+}
