@@ -33,7 +33,7 @@ func (n *Node) delegate(j *store.Job) {
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
 func (n *Node) leaveLocks(j *store.Job) {
-	if j.Retry > 0 && j.State != store.StateAcked && n.heldElsewhere(j) {
+	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j) {
 		n.delegate(j)
 	}
 }
