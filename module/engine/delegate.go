@@ -33,9 +33,14 @@ func (n *Node) delegate(j *store.Job) {
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
 func (n *Node) leaveLocks(j *store.Job) {
-	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j) {
+	if n.outlivesCopy(j) {
 		n.delegate(j)
 	}
+}
+
+// outlivesCopy says whether a job lives on at other nodes when this node's copy goes.
+func (n *Node) outlivesCopy(j *store.Job) bool {
+	return j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j)
 }
 
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on

@@ -35,7 +35,7 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 	if other := n.store.Lookup(&j.ID); other != nil && other != j {
 		return farewellCost
 	}
-	if j.Retry > 0 && j.State != store.StateAcked && n.heldElsewhere(j) {
+	if n.outlivesCopy(j) {
 		n.delegate(j)
 		return farewellCost
 	}
