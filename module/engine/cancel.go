@@ -46,8 +46,9 @@ func isAskedToStop(j *store.Job) bool {
 // CancelSoftly is CancelJob for a job that nobody works on. A job that somebody may work on is left to its worker, who is asked to stop; it counts
 // as one that was cancelled. reason is why; nil: none was given. Of a longer one than MaxReason the rest is cut off.
 func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
+	n.endDue(id) // otherwise the wish would be tied to a job that is over
 	reason = cutReason(reason)
-	j := n.store.Lookup(id)
+	j := n.lookToEnd(id)
 	wish := append(binary.LittleEndian.AppendUint64(nil, uint64(n.now)), reason...)
 	switch {
 	case j == nil:

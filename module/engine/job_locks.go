@@ -123,10 +123,11 @@ func (o *owners) Lives(id store.ID) bool {
 // LivesElsewhere says whether a job has just gone to another node, and isn't known to be done.
 func (o *owners) LivesElsewhere(id store.ID) bool { return o.delegated.Has(id) && !o.Done(id) }
 
-// Done says whether this node knows that a job is done.
+// Done says whether this node knows that a job is done. What it alone has found of the job's end doesn't count: a client of another
+// node may work on the job, and have its locks.
 func (o *owners) Done(id store.ID) bool {
 	j := o.node().lookEnded(&id)
-	return j != nil && j.State == store.StateAcked || j == nil && o.tombstones.has(&id)
+	return j != nil && j.State == store.StateAcked && !ownView(j) || j == nil && o.tombstones.has(&id)
 }
 
 // CountsOn says whether this node may count on votes for a job: if the job isn't done, and isn't put off any

@@ -404,7 +404,7 @@ func (n *Node) CancelJob(id *store.ID) int { return n.CancelFor(id, nil) }
 // deleted here. If this node doesn't know the job, it tells the other nodes. reason is
 // why; nil: none was given. Of a longer one than MaxReason the rest is cut off.
 func (n *Node) CancelFor(id *store.ID, reason []byte) int {
-	j := n.store.Lookup(id)
+	j := n.lookToEnd(id)
 	switch {
 	case j == nil:
 		n.endUnknown(id, true, nil)

@@ -114,6 +114,17 @@ func ownView(j *store.Job) bool {
 	return ok && e.own
 }
 
+// lookToEnd finds a job that a client ends. It forgets what this node alone has found of the job's end: the client knows better, and the other
+// nodes, which may have the job, are to hear of it as of the end of any job that isn't known here.
+func (n *Node) lookToEnd(id *store.ID) *store.Job {
+	j := n.store.Lookup(id)
+	if j != nil && ownView(j) && !n.mesh.Alone() {
+		n.remove(j)
+		return nil
+	}
+	return j
+}
+
 // same says whether two nodes keep the same outcome.
 func (e *Ending) same(than *Ending) bool {
 	return e.Outcome == than.Outcome && e.At == than.At && e.node == than.node && e.own == than.own
@@ -163,7 +174,7 @@ func KeepOf(j *store.Job) (seconds int64, ok bool) {
 
 // Finish is [Node.Ack] for a client that says what the job's result is, or for how long its outcome is to be kept.
 func (n *Node) Finish(id *store.ID, r *Result) bool {
-	j := n.store.Lookup(id)
+	j := n.lookToEnd(id)
 	if j == nil {
 		n.endUnknown(id, false, r)
 		return false
