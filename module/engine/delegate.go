@@ -17,10 +17,14 @@ import (
 // delegate leaves a job's locks to the other nodes that hold the job: it is about to be forgotten here, and
 // lives on there.
 func (n *Node) delegate(j *store.Job) {
-	u := j.Unique()
-	if u == nil {
-		return
+	if u := j.Unique(); u != nil {
+		n.leaveVotesOf(j, u)
+		n.delegated.Add(j.ID)
 	}
+}
+
+// leaveVotesOf is delegate for a job of which this node won't say that it lives on: it knows no more of the job.
+func (n *Node) leaveVotesOf(j *store.Job, u store.Unique) {
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
 		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !lock.Ended(l) {
 			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
@@ -28,7 +32,6 @@ func (n *Node) delegate(j *store.Job) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
-	n.delegated.Add(j.ID)
 }
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.

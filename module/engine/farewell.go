@@ -36,7 +36,7 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 		return farewellCost
 	}
 	if n.outlivesCopy(j) {
-		n.delegate(j)
+		n.leaveVotesOf(j, u)
 		return farewellCost
 	}
 	n.endRun(j, u)

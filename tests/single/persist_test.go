@@ -92,7 +92,7 @@ func TestRestart(t *testing.T) {
 		held, soon := add(t, c, "h", "held", 0, "RETRY", 1000), add(t, c, "s", "held", 0, "RETRY", 3)
 		began := time.Now()
 		require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "h").Elems, 1)
-		require.Equal(t, soon, get(t, c, "s"))
+		require.Len(t, c.Do("GETJOB", "WORKER", "ada", "FROM", "s").Elems, 1) // without WORKER a crash may forget the delivery
 		acked := add(t, c, "q", "acked", 0)
 		c.Do("ACKJOB", acked)
 		expiring := add(t, c, "q", "x", 0, "TTL", 1)
