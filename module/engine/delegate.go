@@ -17,14 +17,10 @@ import (
 // delegate leaves a job's locks to the other nodes that hold the job: it is about to be forgotten here, and
 // lives on there.
 func (n *Node) delegate(j *store.Job) {
-	if u := j.Unique(); u != nil {
-		n.leaveVotesOf(j, u)
-		n.delegated.Add(j.ID)
+	u := j.Unique()
+	if u == nil {
+		return
 	}
-}
-
-// leaveVotesOf is delegate for a job of which this node won't say that it lives on: it knows no more of the job.
-func (n *Node) leaveVotesOf(j *store.Job, u store.Unique) {
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
 		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !lock.Ended(l) {
 			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
@@ -32,18 +28,14 @@ func (n *Node) leaveVotesOf(j *store.Job, u store.Unique) {
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
+	n.delegated.Add(j.ID)
 }
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
 func (n *Node) leaveLocks(j *store.Job) {
-	if n.outlivesCopy(j) {
+	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j) {
 		n.delegate(j)
 	}
-}
-
-// outlivesCopy says whether a job lives on at other nodes when this node's copy goes.
-func (n *Node) outlivesCopy(j *store.Job) bool {
-	return j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j)
 }
 
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on

@@ -24,7 +24,7 @@ const (
 	farewellSlice = 250                        // locks that are freed at once: each is a message to every node
 )
 
-// farewell frees the locks of a job that was deleted with its queue, in a mesh. They stay if
+// farewell frees the locks of a job that was deleted with its queue, in a mesh. The waiting lock stays if
 // other nodes have copies of the job. If the job is known again (RESTORE), both locks stay: they belong to
 // that job.
 func (n *Node) farewell(j *store.Job) (cost int) {
@@ -33,10 +33,6 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 		return 0
 	}
 	if other := n.store.Lookup(&j.ID); other != nil && other != j {
-		return farewellCost
-	}
-	if n.outlivesCopy(j) {
-		n.leaveVotesOf(j, u)
 		return farewellCost
 	}
 	n.endRun(j, u)
