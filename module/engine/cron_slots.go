@@ -517,6 +517,13 @@ func (n *Node) tellMarksTo(p *Peer) {
 	}
 }
 
+// tellMarksBehind tells a node all marks once more that has just been told of recurring jobs: it knew nothing to which they belong when it came.
+func (n *Node) tellMarksBehind(p *Peer, recurring bool) {
+	if recurring {
+		n.tellMarksTo(p)
+	}
+}
+
 func (n *Node) tellAllMarks(t *markTelling) {
 	p := n.mesh.ByID(t.to)
 	from := t.from

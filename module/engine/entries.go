@@ -274,6 +274,7 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 	mine = n.alike.Sums(part)
 	var theirs uint64
 	var differ []int
+	recurring := false
 	for i := range mine {
 		sum := binary.BigEndian.Uint64(m.Queue[8*i:])
 		theirs += sum
@@ -299,9 +300,11 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 			reply.Count |= 1 << i
 			for _, e := range n.alike.In(part.Child(i)) {
 				reply.Queue = e.Append(reply.Queue)
+				recurring = recurring || e.Kind == EntryCron
 			}
 		}
 		n.send(p, reply)
+		n.tellMarksBehind(p, recurring)
 	}
 	return nil
 }
@@ -316,6 +319,7 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 	}
 	told := map[*entries.Entry]bool{} // the entries of this node's table of which the message has one
 	var later []byte
+	recurring := false
 	err := entries.Parse(m.Queue, func(e *entries.Entry) error {
 		if e.Kind.Own() {
 			return wire.ErrMessage
@@ -333,7 +337,7 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 			if !valid.Saw(e) {
 				n.entryChanged(nil, e)
 			}
-			later = valid.Append(later)
+			later, recurring = valid.Append(later), recurring || valid.Kind == EntryCron
 		}
 		return nil
 	})
@@ -347,13 +351,14 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 		}
 		for _, e := range n.alike.In(part.Child(i)) {
 			if !told[e] {
-				later = e.Append(later)
+				later, recurring = e.Append(later), recurring || e.Kind == EntryCron
 			}
 		}
 	}
 	switch {
 	case len(later) > 0:
 		n.send(p, n.tellsEntries(later, 0))
+		n.tellMarksBehind(p, recurring)
 	case m.Flags&wire.NoReply == 0:
 		n.send(p, n.tellsEntries(nil, wire.NoReply))
 	}

@@ -70,7 +70,7 @@ func TestLifeF3(t *testing.T) {
 	get(t, c, "q")
 	const delay, syntax = "-ERR DELAY time must be a non negative number", "-ERR syntax error"
 	for _, wrong := range []struct{ args, want string }{
-		{"DELAY x", delay}, {"DELAY -1", delay}, {"DELAY 2147483648", delay}, {"DELAY 1.5", delay}, {"DELAY", syntax}, {"bogus", "-BADID"},
+		{"DELAY x", delay}, {"DELAY -1", delay}, {"DELAY 2147483648", delay}, {"DELAY 1.5.", delay}, {"DELAY", syntax}, {"bogus", "-BADID"},
 		{"DELAY 1 bogus", syntax}, {"DEAD bogus", syntax}, {"REASON", syntax}, {"REASON a b", syntax}, {"DELAY 1 DELAY 2", syntax}, {"DEAD DEAD", syntax},
 		{"REASON a REASON b", syntax}, {"DELAY 1 DEAD", "-ERR DELAY and DEAD exclude each other"}, {"DEAD DELAY 0", "-ERR DELAY and DEAD exclude each other"},
 		{"short DELAY 1", "-BADID"}, {"DELAY 1 " + id, syntax},

@@ -70,7 +70,7 @@ func TestMoveJobAtErrors(t *testing.T) {
 	dead := dies(t, c, "d", "dead")
 	soon := time.Now().Unix() + 1000
 	const wrong = "ERR AT must be a unix time in seconds, at most 2147483646 s ahead"
-	for _, bad := range []any{-1, "x", "", "1.5", soon + 2147483647} {
+	for _, bad := range []any{-1, "x", "", "1.5.", soon + 2147483647} {
 		require.Equal(t, wrong, c.Do("MOVEJOB", id, "AT", bad).Str)
 	}
 	for _, args := range [][]any{{id, "AT"}, {id, "AT", soon, "AT", soon}, {"FROM", "q", "AT", soon}, {"AT", soon}} {
