@@ -98,7 +98,7 @@ func TestNackWithABodyTooBigForOthers(t *testing.T) {
 func TestMaxLapsesOverAMesh(t *testing.T) {
 	t.Parallel()
 	m := start(t, 2)
-	id := added(t, m[0].Dial(), "q", "b", 5000, "REPLICATE", 2, "RETRY", 1, "MAXLAPSES", 3)
+	id := added(t, m[0].Dial(), "q", "b", 5000, "REPLICATE", 2, "RETRY", 3, "MAXLAPSES", 3)
 	for i := range 3 {
 		v := m[i%2].Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
 		require.NotEmpty(t, v.Elems)
