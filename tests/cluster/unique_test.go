@@ -344,7 +344,7 @@ func TestKeysOfAQueueThatComesOverTheMesh(t *testing.T) {
 			require.Equal(t, "OK", m[0].Do("RENAME", "q", queue).Str)
 		}
 		for _, s := range m {
-			harness.Await(t, 10*time.Second, "the vote", func() bool {
+			harness.Await(t, 30*time.Second, "the vote", func() bool {
 				return s.Do("LOCK.SHOW", "k", "TYPE", "waiting", "QUEUE", queue).Field("job").Str == id
 			})
 			v := s.Do(append([]any{"ADDJOB", queue, "second", 5000}, options...)...)
