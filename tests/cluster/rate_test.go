@@ -58,10 +58,16 @@ func TestLifeR2(t *testing.T) {
 // R4: the side of a partition that has no majority delivers nothing, and says why. With QUORUM any it goes on by itself.
 func TestLifeR4(t *testing.T) {
 	t.Parallel()
+	limitsNeedAMajority(t, "RATE", 10, 1)
+}
+
+// limitsNeedAMajority has one node of three alone, with jobs in a queue with this setting, and in one that needs no majority.
+func limitsNeedAMajority(t *testing.T, setting ...any) {
+	t.Helper()
 	m := start(t, 3)
 	m.votes(t)
-	m[0].Do("QCONFIG", "SET", "q", "RATE", 10, 1)
-	m[0].Do("QCONFIG", "SET", "any", "RATE", 10, 1, "QUORUM", "any")
+	m[0].Do(append([]any{"QCONFIG", "SET", "q"}, setting...)...)
+	m[0].Do(append(append([]any{"QCONFIG", "SET", "any"}, setting...), "QUORUM", "any")...)
 	c := m[0].Dial()
 	added(t, c, "q", "b", 5000, "REPLICATE", 1)
 	added(t, c, "any", "b", 5000, "REPLICATE", 1)
