@@ -196,6 +196,11 @@ func (q *queueSettings) police(s *settings, by int) {
 	if s.deadMax > 0 {
 		q.deadMaxed += by
 	}
+	q.policiesChanged()
+}
+
+// policiesChanged tells the engine of what there is by the counts of settings.
+func (q *queueSettings) policiesChanged() {
 	q.policies.Any, q.policies.Counting, q.policies.Keeping = q.policed > 0, q.counting > 0, q.keeping > 0
 	q.policies.Rated, q.policies.DeadMaxed = q.rated > 0, q.deadMaxed > 0
 	q.newGeneration()
@@ -527,8 +532,7 @@ func withoutResidue(words list) list {
 func (q *queueSettings) reset() {
 	q.exact, q.patterns, q.sorted = nil, nil, nil
 	q.policed, q.counting, q.keeping, q.rated, q.deadMaxed, q.dirty = 0, 0, 0, 0, 0, true
-	q.policies.Any, q.policies.Counting, q.policies.Keeping, q.policies.Rated, q.policies.DeadMaxed = false, false, false, false, false
-	q.newGeneration()
+	q.policiesChanged()
 }
 
 // before makes the data type for what is saved beside the keys. No key has this type.

@@ -21,8 +21,8 @@ import (
 // so first depends on the slot: the others leave it cronTurnMS, and then more. A voter refuses a slot that lies ahead of its clock, so that
 // a wrong clock makes nothing too early, and one that was served.
 //
-// Whoever has made the job, or failed to, sets the entry's mark to that slot, in the same step; and tells it until a majority has it. So
-// whoever asks a majority for that slot, or an earlier one, hears that it was served. Marks merge by the greater slot. They are entries of
+// The node that has made the job, or failed to, sets the entry's mark to that slot, in the same step; and tells it until a majority has it. So
+// a node that asks a majority for that slot, or an earlier one, hears that it was served. Marks merge by the greater slot. They are entries of
 // each node alone: they are saved, but not compared.
 //
 // A node that dies before its mark has reached others may have made the job. Then another one makes the slot when the lock is over. Its job
@@ -508,19 +508,13 @@ func (n *Node) tellMarks() {
 	n.wake = min(n.wake, n.now+max(cs.tellAt-now, 1))
 }
 
-// tellMarksTo begins to tell a node that has come all marks.
+// tellMarksTo begins to tell all marks to a node that has come, or that has just been told of recurring jobs: before that it knew nothing to which
+// the marks belong.
 func (n *Node) tellMarksTo(p *Peer) {
 	if n.mesh.features[p.ID].Crons && n.alike.Count(EntryMark) > 0 {
 		n.crons.told = slices.DeleteFunc(n.crons.told, func(t markTelling) bool { return t.to == p.ID })
 		n.crons.told = append(n.crons.told, markTelling{p.ID, "\x00"})
 		n.hurryTick()
-	}
-}
-
-// tellMarksBehind tells a node all marks once more that has just been told of recurring jobs: it knew nothing to which they belong when it came.
-func (n *Node) tellMarksBehind(p *Peer, recurring bool) {
-	if recurring {
-		n.tellMarksTo(p)
 	}
 }
 

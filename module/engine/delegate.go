@@ -23,12 +23,17 @@ func (n *Node) delegate(j *store.Job) {
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
 		if l := n.store.Lock(n.lockName(j, u, space)); l != nil && l.Job == j.ID && !lock.Ended(l) {
-			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
-			n.locks.Log(l)
+			n.toOthers(l)
 		}
 	}
 	u.Clear(store.UniqueHasWait | store.UniqueHasRun)
 	n.delegated.Add(j.ID)
+}
+
+// toOthers makes a lock one that this node only votes for: it is left to the other nodes.
+func (n *Node) toOthers(l *store.Lock) {
+	n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
+	n.locks.Log(l)
 }
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
@@ -54,8 +59,7 @@ func (n *Node) endFresh(j *store.Job) {
 		token := lockToken(u, space)
 		u.Clear(hasFlag(space))
 		if l := n.locks.Live(name); l != nil && l.Job == j.ID && n.locks.Renewed(l) {
-			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
-			n.locks.Log(l)
+			n.toOthers(l)
 			continue
 		}
 		n.locks.RollBack(name, lock.Holder{Job: j.ID}, token, n.mesh.Nodes())
@@ -94,8 +98,7 @@ func (n *Node) delegateRun(j *store.Job) {
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) && !n.mesh.Alone() {
 		if l := n.store.Lock(n.lockName(j, u, store.LockRun)); l != nil && l.Job == j.ID && !lock.Ended(l) {
 			n.boundRun(l, j, u)
-			n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
-			n.locks.Log(l)
+			n.toOthers(l)
 		}
 		u.Clear(store.UniqueHasRun)
 	}

@@ -304,7 +304,9 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 			}
 		}
 		n.send(p, reply)
-		n.tellMarksBehind(p, recurring)
+		if recurring {
+			n.tellMarksTo(p)
+		}
 	}
 	return nil
 }
@@ -358,7 +360,9 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 	switch {
 	case len(later) > 0:
 		n.send(p, n.tellsEntries(later, 0))
-		n.tellMarksBehind(p, recurring)
+		if recurring {
+			n.tellMarksTo(p)
+		}
 	case m.Flags&wire.NoReply == 0:
 		n.send(p, n.tellsEntries(nil, wire.NoReply))
 	}

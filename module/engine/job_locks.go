@@ -117,7 +117,7 @@ func (o *owners) Lives(id store.ID) bool {
 	if j := o.store.Lookup(&id); j != nil && j.State != store.StateAcked {
 		return true
 	}
-	return o.node().livesAway(&id) || o.LivesElsewhere(id) || o.locks.Asks(&id)
+	return o.node().livesOn(&id) || o.locks.Asks(&id)
 }
 
 // LivesElsewhere says whether a job has just gone to another node, and isn't known to be done.

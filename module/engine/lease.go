@@ -287,8 +287,7 @@ func (n *Node) livesOn(id *store.ID) bool { return n.livesAway(id) || (*owners)(
 // leaveVote leaves this node's vote for such a job to the other nodes, if they have the job.
 func (n *Node) leaveVote(name []byte, id *store.ID) {
 	if l := n.store.Lock(name); l != nil && l.Job == *id && (*owners)(n).LivesElsewhere(*id) {
-		n.locks.SetFlags(l, l.Flags|lock.FlagForeign)
-		n.locks.Log(l)
+		n.toOthers(l)
 	}
 }
 

@@ -53,18 +53,23 @@ func (n *Node) leaves(j *store.Job, undone bool) {
 		f.Flags |= store.FamilyCancelled
 	}
 	if j.State != store.StateAcked {
-		if j.State == store.StateQueued {
-			n.touch(j.Queue)
-		}
-		n.endLocks(j)
-		n.store.Hold(j)
-		n.store.Count(j, store.NoReason)
-		becomeAcked(j)
+		n.endsHere(j)
 		j.SetAttempts(0)
 	}
 	j = n.setFamily(j, &f)
 	n.followAgain(j)
 	n.log(LogState, j)
+}
+
+// endsHere makes a job one that has ended, as far as this node is concerned, and frees its locks.
+func (n *Node) endsHere(j *store.Job) {
+	if j.State == store.StateQueued {
+		n.touch(j.Queue)
+	}
+	n.endLocks(j)
+	n.store.Hold(j)
+	n.store.Count(j, store.NoReason)
+	becomeAcked(j)
 }
 
 // followAgain sets the time at which an acknowledged job is looked at again for which others wait: soon, or

@@ -88,7 +88,7 @@ type rate struct {
 	look       int64   // when the queue is served again
 	place      int     // in rates.due, -1 outside
 
-	// Of the slots of a queue with a limit of jobs in progress:
+	// These are about the slots of a queue with a limit of jobs in progress.
 	spare         []queueSlot // this node has them, and no job does yet
 	claims        int         // that are being claimed
 	slotsAnswered int         // claims that are decided, and for which the queue is still to be served

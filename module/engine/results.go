@@ -324,13 +324,7 @@ func (n *Node) keepAlone(j *store.Job, o Outcome) {
 		n.remove(j)
 		return
 	}
-	if j.State == store.StateQueued {
-		n.touch(j.Queue)
-	}
-	n.endLocks(j)
-	n.store.Hold(j)
-	n.store.Count(j, store.NoReason)
-	becomeAcked(j)
+	n.endsHere(j)
 	for j.Holders() > 0 {
 		node, _ := j.Holder(0)
 		j.DropHolder(node)

@@ -30,7 +30,7 @@ func FuzzReadEnd(f *testing.F) {
 	})
 }
 
-// Of each two outcomes that aren't the same, all nodes prefer the same one, and the order has no circles.
+// All nodes prefer the same one of two outcomes that aren't the same, and the order has no circles.
 func TestOutcomesAreOrdered(t *testing.T) {
 	var all []Ending
 	for _, o := range []Outcome{OutcomeDone, OutcomeCancelled, OutcomeExpired} {
@@ -52,7 +52,7 @@ func TestOutcomesAreOrdered(t *testing.T) {
 			require.True(t, ok && read.same(a))
 		}
 	}
-	// What is told counts more than what a node found by itself; done more than the rest; then the earlier.
+	// An outcome that is told counts more than one that a node found by itself; done more than the rest; then the earlier.
 	require.True(t, (&Ending{Outcome: OutcomeExpired, At: 9}).better(&Ending{Outcome: OutcomeDone, At: 1, own: true}))
 	require.True(t, (&Ending{Outcome: OutcomeDone, At: 9}).better(&Ending{Outcome: OutcomeCancelled, At: 1}))
 	require.Negative(t, cmp.Compare(OutcomeDone, OutcomeCancelled))

@@ -204,7 +204,7 @@ func (n *Node) WaitJobs(ids []store.ID, one bool, timeout int64) (p Pending, now
 		return p, n.endsOf(w)
 	}
 	for i := range ask {
-		n.join1(w, &ask[i])
+		n.enterWait(w, &ask[i])
 	}
 	n.watch(ask)
 	for i := range ask {
@@ -242,8 +242,8 @@ func (e JobEnd) clone() JobEnd {
 
 func (w *jobWait) isOver() bool { return w.open == 0 || w.any && w.open < len(w.place) }
 
-// join1 makes a wait one of those for a job.
-func (n *Node) join1(w *jobWait, id *store.ID) {
+// enterWait makes a wait one of those for a job.
+func (n *Node) enterWait(w *jobWait, id *store.ID) {
 	if n.jobWaits.jobs.Len() == 0 {
 		n.jobWaits.next = n.now + watchAgainMS
 	}
@@ -256,8 +256,8 @@ func (n *Node) join1(w *jobWait, id *store.ID) {
 	k.waits = append(k.waits, w)
 }
 
-// leave1 undoes join1.
-func (n *Node) leave1(w *jobWait, id *store.ID) {
+// leaveWait undoes enterWait.
+func (n *Node) leaveWait(w *jobWait, id *store.ID) {
 	job := &w.jobs[w.place[*id]]
 	at := n.jobWaits.jobs.Get(*id)
 	if job.pos < 0 || at == nil {
@@ -357,7 +357,7 @@ func (n *Node) settleWaits(id store.ID, budget int) (left int) {
 		job, end := &w.jobs[w.place[id]], k.end
 		w.bytes = end.fit(w.bytes)
 		job.JobEnd = end
-		n.leave1(w, &id)
+		n.leaveWait(w, &id)
 		if w.open--; w.isOver() && !w.isReady {
 			w.isReady = true
 			n.jobWaits.ready = append(n.jobWaits.ready, w)
@@ -648,7 +648,7 @@ func (n *Node) dropJobWait(number int64) {
 	delete(c.by, number)
 	heap.Remove(&c.ends, w.pos)
 	for i := range w.jobs {
-		n.leave1(w, &w.jobs[i].ID)
+		n.leaveWait(w, &w.jobs[i].ID)
 	}
 }
 

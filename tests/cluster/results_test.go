@@ -12,21 +12,6 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// ends are the outcomes in an answer of WAITJOB, each with its detail behind a blank, if there is one.
-func ends(t *testing.T, v harness.Value) (all []string) {
-	t.Helper()
-	require.Equal(t, byte('*'), v.Kind, "%v", v)
-	for _, e := range v.Elems {
-		require.Len(t, e.Elems, 3)
-		end := e.Elems[1].Str
-		if !e.Elems[2].Null {
-			end += " " + e.Elems[2].Str
-		}
-		all = append(all, end)
-	}
-	return all
-}
-
 // awaitWaits waits until so many clients wait in WAITJOB.
 func awaitWaits(t *testing.T, s *harness.Server, clients int) {
 	t.Helper()
@@ -69,24 +54,24 @@ func TestLifeW1(t *testing.T) {
 		awaitWaits(t, m[2], 1)
 		fetchJob(t, b, id)
 		require.Equal(t, int64(1), b.Do("ACKJOB", id, "RESULT", "42").Int())
-		assert.Equal(t, []string{"done 42"}, ends(t, c.Receive()))
+		assert.Equal(t, []string{"done 42"}, harness.Ends(t, c.Receive()))
 		for _, s := range m {
-			assert.Equal(t, []string{"done 42"}, ends(t, s.Do("WAITJOB", id, 20_000)))
+			assert.Equal(t, []string{"done 42"}, harness.Ends(t, s.Do("WAITJOB", id, 20_000)))
 		}
 	}
 	once := addTo(t, a, "RETRY", 0)
 	fetchJob(t, b, once)
 	require.Equal(t, int64(1), b.Do("ACKJOB", once, "RESULT", "43").Int())
 	for _, s := range m {
-		assert.Equal(t, []string{"done 43"}, ends(t, s.Do("WAITJOB", once, 20_000)))
+		assert.Equal(t, []string{"done 43"}, harness.Ends(t, s.Do("WAITJOB", once, 20_000)))
 	}
 
 	// Acknowledged where the job isn't known: a holder keeps the result.
 	far := addTo(t, a, "REPLICATE", 1, "RETRY", 600)
 	require.Equal(t, int64(0), c.Do("ACKJOB", far, "RESULT", "44").Int())
-	assert.Equal(t, []string{"done 44"}, ends(t, b.Do("WAITJOB", far, 20_000)))
+	assert.Equal(t, []string{"done 44"}, harness.Ends(t, b.Do("WAITJOB", far, 20_000)))
 	harness.Await(t, 20*time.Second, "the result at the holder", func() bool { return outcome(m[0], far) == "done 44" })
-	assert.Equal(t, []string{"unknown"}, ends(t, b.Do("WAITJOB", "D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", 20_000)))
+	assert.Equal(t, []string{"unknown"}, harness.Ends(t, b.Do("WAITJOB", "D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", 20_000)))
 }
 
 // W2 over a mesh: without KEEP a job that was acknowledged is done, or unknown, but not waiting.
@@ -96,7 +81,7 @@ func TestWaitAfterTheFact(t *testing.T) {
 	id := addTo(t, m[0].Dial(), "REPLICATE", 3, "RETRY", 600)
 	require.Equal(t, int64(1), m[1].Do("ACKJOB", id).Int())
 	for _, s := range m {
-		assert.Equal(t, []string{"done"}, ends(t, s.Do("WAITJOB", id, 20_000)))
+		assert.Equal(t, []string{"done"}, harness.Ends(t, s.Do("WAITJOB", id, 20_000)))
 	}
 }
 
@@ -110,10 +95,10 @@ func TestWaitForTheDead(t *testing.T) {
 	c.Send("WAITJOB", id, 20_000)
 	awaitWaits(t, m[2], 1)
 	require.Equal(t, int64(1), a.Do("NACK", id, "DEAD", "REASON", "bad").Int())
-	assert.Equal(t, []string{"dead bad"}, ends(t, c.Receive()))
+	assert.Equal(t, []string{"dead bad"}, harness.Ends(t, c.Receive()))
 	for _, keep := range []int{0, 100} {
 		short := addTo(t, a, "REPLICATE", 2, "RETRY", 1, "TTL", 2, "KEEP", keep)
-		assert.Equal(t, []string{"expired"}, ends(t, c.Do("WAITJOB", short, 30_000)), "KEEP %d", keep)
+		assert.Equal(t, []string{"expired"}, harness.Ends(t, c.Do("WAITJOB", short, 30_000)), "KEEP %d", keep)
 	}
 }
 
@@ -129,7 +114,7 @@ func TestLifeW5(t *testing.T) {
 	m[0].Restart()
 	m.await(t, 3)
 	require.Equal(t, int64(1), m[0].Do("ACKJOB", id, "RESULT", "r").Int())
-	assert.Equal(t, []string{"done r"}, ends(t, c.Receive()))
+	assert.Equal(t, []string{"done r"}, harness.Ends(t, c.Receive()))
 }
 
 // W6: while the only holder is down the job waits.
@@ -140,11 +125,11 @@ func TestLifeW6(t *testing.T) {
 	require.Equal(t, int64(1), m[0].Do("ACKJOB", id, "RESULT", "r").Int())
 	m[0].Kill()
 	c := m[2].Dial()
-	assert.Equal(t, []string{"waiting"}, ends(t, c.Do("WAITJOB", id, 1000)))
+	assert.Equal(t, []string{"waiting"}, harness.Ends(t, c.Do("WAITJOB", id, 1000)))
 	c.Send("WAITJOB", id, 60_000)
 	awaitWaits(t, m[2], 1)
 	m[0].Restart()
-	assert.Equal(t, []string{"done r"}, ends(t, c.Receive()))
+	assert.Equal(t, []string{"done r"}, harness.Ends(t, c.Receive()))
 }
 
 // W7 over a mesh: all holders keep an outcome, and all forget it when its time is over, also one that was away at the end.
@@ -231,7 +216,7 @@ func TestLifeW11(t *testing.T) {
 	for i, id := range ids[:3] {
 		require.Equal(t, int64(1), c.Do("ACKJOB", id, "RESULT", fmt.Sprint(i)).Int())
 	}
-	assert.Equal(t, []string{"done 0", "done 1", "done 2"}, ends(t, last.Receive()))
+	assert.Equal(t, []string{"done 0", "done 1", "done 2"}, harness.Ends(t, last.Receive()))
 }
 
 // K2: CANCELJOB of a job that is worked on: its worker hears of it at each holder.
@@ -266,7 +251,7 @@ func TestCancelSoftlyElsewhere(t *testing.T) {
 				want = "done"
 			}
 			harness.Await(t, 20*time.Second, "the outcome, at a node that was asked to stop", func() bool { // until it hears more, that is all it knows
-				return ends(t, b.Do("WAITJOB", id, 20_000))[0] == want
+				return harness.Ends(t, b.Do("WAITJOB", id, 20_000))[0] == want
 			})
 		}
 		// Where it waits, it is cancelled at once.

@@ -272,3 +272,18 @@ func (c *Conn) read() (v Value, err error) {
 	}
 	return v, nil
 }
+
+// Ends are the outcomes in an answer of WAITJOB, each with its detail behind a blank, if there is one.
+func Ends(t testing.TB, v Value) (all []string) {
+	t.Helper()
+	require.Equal(t, byte('*'), v.Kind, "%v", v)
+	for _, e := range v.Elems {
+		require.Len(t, e.Elems, 3)
+		end := e.Elems[1].Str
+		if !e.Elems[2].Null {
+			end += " " + e.Elems[2].Str
+		}
+		all = append(all, end)
+	}
+	return all
+}

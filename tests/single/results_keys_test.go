@@ -65,7 +65,7 @@ func TestOutcomesGoWithTheirQueue(t *testing.T) {
 			assert.Equal(t, "long", c.Do("SHOW", long).Field("result").Str)
 			assert.Equal(t, "why", c.Do("SHOW", cancelled).Field("reason").Str)
 			assert.True(t, c.Do("SHOW", long).Field("body").Null)
-			assert.Equal(t, []string{"done long", "cancelled why"}, ends(t, c.Do("WAITJOB", long, cancelled, 1000)))
+			assert.Equal(t, []string{"done long", "cancelled why"}, harness.Ends(t, c.Do("WAITJOB", long, cancelled, 1000)))
 			harness.Await(t, 20*time.Second, "the time to be over", func() bool { return c.Do("SHOW", short).Null })
 			harness.Await(t, 20*time.Second, "two outcomes to be left", func() bool { jobs, bytes = kept(s); return jobs+" "+bytes == "2 7" })
 			assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q", "other").NullArray())
@@ -85,7 +85,7 @@ func TestOutcomesOfAQueueElsewhereCountNowhere(t *testing.T) {
 	assert.Equal(t, "0 0", jobs+" "+bytes)
 	c.Do("ACKJOB", id, "RESULT", "another")
 	moveKey(t, c, "q", 1, 0)
-	assert.Equal(t, []string{"done r"}, ends(t, c.Do("WAITJOB", id, 100)))
+	assert.Equal(t, []string{"done r"}, harness.Ends(t, c.Do("WAITJOB", id, 100)))
 	jobs, bytes = kept(s)
 	assert.Equal(t, "1 1", jobs+" "+bytes)
 	c.Do("SELECT", 1)
@@ -107,7 +107,7 @@ func TestFlushLeavesOutcomes(t *testing.T) {
 	add(t, c, "q", "b", 0, "KEEP", 100)
 	require.Equal(t, int64(1), c.Do("QFLUSH", "q").Int())
 	require.Equal(t, int64(0), c.Do("QFLUSH", "q").Int())
-	assert.Equal(t, []string{"done r"}, ends(t, c.Do("WAITJOB", id, 0)))
+	assert.Equal(t, []string{"done r"}, harness.Ends(t, c.Do("WAITJOB", id, 0)))
 	harness.Await(t, 20*time.Second, "one outcome", func() bool { jobs, bytes := kept(s); return jobs+" "+bytes == "1 1" })
 	require.Equal(t, int64(1), c.Do("DEL", "q").Int())
 	jobs, bytes := kept(s)
@@ -125,7 +125,7 @@ func TestOutcomesOverAFailover(t *testing.T) {
 	b := harness.Start(t, soon, harness.WithReplicaOf(a))
 	b.AwaitSync()
 	ends1 := func(s *harness.Server, id string) string {
-		return strings.Join(ends(t, s.Do("WAITJOB", id, 5000)), ",")
+		return strings.Join(harness.Ends(t, s.Do("WAITJOB", id, 5000)), ",")
 	}
 	from, to := a, b
 	for round := range 2 {
@@ -166,7 +166,7 @@ func TestOutcomesOverAFailover(t *testing.T) {
 		waits.Send("WAITJOB", open, 0)
 		awaitWaits(t, to, 1)
 		require.Equal(t, int64(1), c.Do("ACKJOB", open, "RESULT", "r").Int())
-		assert.Equal(t, []string{"done r"}, ends(t, waits.Receive()))
+		assert.Equal(t, []string{"done r"}, harness.Ends(t, waits.Receive()))
 		for _, job := range c.Do("JSCAN", 0, "COUNT", 1000, "STATE", "queued").Elems[1].Strings() {
 			c.Do("ACKJOB", job, "KEEP", 0)
 		}
@@ -209,7 +209,7 @@ func TestOutcomesOfAtMostOnceJobs(t *testing.T) {
 		comeBack(t, s, mode)
 		c = s.Dial()
 		require.Equal(t, int64(1), c.Do("ACKJOB", asked, "RESULT", "all the same").Int())
-		assert.Equal(t, []string{"done r", "cancelled", "done all the same"}, ends(t, c.Do("WAITJOB", done, dropped, asked, 0)))
+		assert.Equal(t, []string{"done r", "cancelled", "done all the same"}, harness.Ends(t, c.Do("WAITJOB", done, dropped, asked, 0)))
 		assert.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 	}, "aof kill", "aof-rewritten", "aof-without-preamble", "rdb", "reload")
 }
@@ -250,5 +250,5 @@ func TestResultsOfAWaitAreBounded(t *testing.T) {
 		twice = append(twice, ids[0])
 	}
 	check(c.Do(append(twice, 0)...), "one ID many times")
-	assert.Equal(t, fmt.Sprint("done ", result), ends(t, c.Do("WAITJOB", ids[199], 0))[0])
+	assert.Equal(t, fmt.Sprint("done ", result), harness.Ends(t, c.Do("WAITJOB", ids[199], 0))[0])
 }

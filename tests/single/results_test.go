@@ -13,21 +13,6 @@ import (
 	"jobmesh/tests/harness"
 )
 
-// ends are the outcomes in an answer of WAITJOB, each with its detail behind a blank, if there is one.
-func ends(t *testing.T, v harness.Value) (all []string) {
-	t.Helper()
-	require.Equal(t, byte('*'), v.Kind, "%v", v)
-	for _, e := range v.Elems {
-		require.Len(t, e.Elems, 3)
-		end := e.Elems[1].Str
-		if !e.Elems[2].Null {
-			end += " " + e.Elems[2].Str
-		}
-		all = append(all, end)
-	}
-	return all
-}
-
 // addTo adds a job to a queue: its body, the timeout, and options.
 func addTo(t *testing.T, c *harness.Conn, queue string, rest []any) string {
 	t.Helper()
@@ -80,7 +65,7 @@ func TestResultIsKept(t *testing.T) {
 	assert.True(t, c.Do("SHOW", other).Null)
 }
 
-// Who says for how long: ACKJOB, then ADDJOB, then the queue's settings; a result alone is kept for an hour.
+// ACKJOB says for how long an outcome is kept, else ADDJOB, else the queue's settings; a result alone is kept for an hour.
 func TestKeepIsSaidByMany(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -158,7 +143,7 @@ func TestKeptEnds(t *testing.T) {
 	require.Equal(t, none, get(t, c, "none"))
 	require.Equal(t, int64(1), c.Do("NACK", none, "DEAD", "REASON", "bad").Int())
 	outcome(none, "dropped")
-	assert.Equal(t, []string{"dropped bad", "expired"}, append(ends(t, c.Do("WAITJOB", none, 0)), ends(t, c.Do("WAITJOB", add(t, c, "q", "b", 0, "TTL", 1), 0))...))
+	assert.Equal(t, []string{"dropped bad", "expired"}, append(harness.Ends(t, c.Do("WAITJOB", none, 0)), harness.Ends(t, c.Do("WAITJOB", add(t, c, "q", "b", 0, "TTL", 1), 0))...))
 
 	// Not those of a flushed queue.
 	flushed := add(t, c, "flushed", "b", 0)
@@ -173,8 +158,8 @@ func TestLifeW2(t *testing.T) {
 	kept, not := add(t, c, "q", "b", 0), add(t, c, "q", "b", 0)
 	require.Equal(t, int64(1), c.Do("ACKJOB", kept, "RESULT", "r", "KEEP", 60).Int())
 	require.Equal(t, int64(1), c.Do("ACKJOB", not).Int())
-	assert.Equal(t, []string{"done r", "done"}, ends(t, c.Do("WAITJOB", kept, not, 0)))
-	assert.Equal(t, []string{"unknown"}, ends(t, c.Do("WAITJOB", "D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", 0)))
+	assert.Equal(t, []string{"done r", "done"}, harness.Ends(t, c.Do("WAITJOB", kept, not, 0)))
+	assert.Equal(t, []string{"unknown"}, harness.Ends(t, c.Do("WAITJOB", "D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", 0)))
 }
 
 // W3: at the timeout a job is waiting. ANY ends with the first.
@@ -183,16 +168,16 @@ func TestLifeW3(t *testing.T) {
 	s := harness.Start(t)
 	c, waiter := s.Dial(), s.Dial()
 	a, b, d := add(t, c, "q", "b", 0), add(t, c, "q", "b", 0), add(t, c, "q", "b", 0)
-	assert.Equal(t, []string{"waiting", "waiting"}, ends(t, c.Do("WAITJOB", a, b, 50)))
+	assert.Equal(t, []string{"waiting", "waiting"}, harness.Ends(t, c.Do("WAITJOB", a, b, 50)))
 	waiter.Send("WAITJOB", a, b, d, b, 0, "ANY")
 	awaitWaits(t, s, 1)
 	require.Equal(t, int64(1), c.Do("ACKJOB", b, "RESULT", "r").Int())
-	assert.Equal(t, []string{"waiting", "done r", "waiting", "done r"}, ends(t, waiter.Receive()))
+	assert.Equal(t, []string{"waiting", "done r", "waiting", "done r"}, harness.Ends(t, waiter.Receive()))
 	waiter.Send("WAITJOB", a, d, 0)
 	awaitWaits(t, s, 1)
 	require.Equal(t, int64(1), c.Do("ACKJOB", a).Int())
 	require.Equal(t, int64(1), c.Do("CANCELJOB", d).Int())
-	assert.Equal(t, []string{"done", "cancelled"}, ends(t, waiter.Receive()))
+	assert.Equal(t, []string{"done", "cancelled"}, harness.Ends(t, waiter.Receive()))
 	awaitWaits(t, s, 0)
 
 	// CLIENT UNBLOCK answers as the timeout does.
@@ -201,7 +186,7 @@ func TestLifeW3(t *testing.T) {
 	waiter.Send("WAITJOB", e, b, 0)
 	awaitWaits(t, s, 1)
 	require.Equal(t, int64(1), c.Do("CLIENT", "UNBLOCK", number).Int())
-	assert.Equal(t, []string{"waiting", "done r"}, ends(t, waiter.Receive()))
+	assert.Equal(t, []string{"waiting", "done r"}, harness.Ends(t, waiter.Receive()))
 
 	for _, bad := range []struct {
 		want string
@@ -236,12 +221,12 @@ func TestLifeW4(t *testing.T) {
 	awaitWaits(t, s, 1)
 	get(t, c, "q")
 	require.Equal(t, int64(1), c.Do("NACK", id, "REASON", "bad").Int())
-	assert.Equal(t, []string{"dead bad"}, ends(t, waiter.Receive()))
-	assert.Equal(t, []string{"dead bad"}, ends(t, c.Do("WAITJOB", id, 0)))
+	assert.Equal(t, []string{"dead bad"}, harness.Ends(t, waiter.Receive()))
+	assert.Equal(t, []string{"dead bad"}, harness.Ends(t, c.Do("WAITJOB", id, 0)))
 	require.Equal(t, int64(1), c.Do("MOVEJOB", id).Int())
-	assert.Equal(t, []string{"waiting"}, ends(t, c.Do("WAITJOB", id, 50)))
+	assert.Equal(t, []string{"waiting"}, harness.Ends(t, c.Do("WAITJOB", id, 50)))
 	short := add(t, c, "q", "b", 0, "TTL", 1)
-	assert.Equal(t, []string{"expired"}, ends(t, c.Do("WAITJOB", short, 0)))
+	assert.Equal(t, []string{"expired"}, harness.Ends(t, c.Do("WAITJOB", short, 0)))
 }
 
 // W7: an outcome goes when its time is over, and memory is as before.
@@ -263,7 +248,7 @@ func TestLifeW7(t *testing.T) {
 	assert.Equal(t, "0", bytes)
 	assert.True(t, c.Do("SHOW", id).Null)
 	harness.Await(t, 20*time.Second, "the memory to be free", func() bool { return s.UsedMemory() < before+100_000 })
-	assert.Equal(t, []string{"done"}, ends(t, c.Do("WAITJOB", id, 0)), "the node remembers the acknowledgement")
+	assert.Equal(t, []string{"done"}, harness.Ends(t, c.Do("WAITJOB", id, 0)), "the node remembers the acknowledgement")
 }
 
 // W8: results outlive a restart, for the rest of their time.
@@ -282,7 +267,7 @@ func TestLifeW8(t *testing.T) {
 		assert.Equal(t, "long", v.Field("result").Str)
 		assert.Equal(t, finished, v.Field("finished").Int())
 		assert.Equal(t, "cancelled", c.Do("SHOW", gone).Field("outcome").Str)
-		assert.Equal(t, []string{"cancelled why"}, ends(t, c.Do("WAITJOB", gone, 0)))
+		assert.Equal(t, []string{"cancelled why"}, harness.Ends(t, c.Do("WAITJOB", gone, 0)))
 		harness.Await(t, 20*time.Second, "the outcome to be gone", func() bool { return c.Do("SHOW", short).Null })
 		jobs, bytes := kept(s)
 		assert.Equal(t, "2 7", jobs+" "+bytes)
@@ -317,9 +302,9 @@ func TestLifeW12(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("ACKJOB", done, "RESULT", "r").Int())
 	c.Do("MULTI")
 	c.Do("WAITJOB", done, waits, 0)
-	assert.Equal(t, []string{"done r", "waiting"}, ends(t, c.Do("EXEC").Elems[0]))
+	assert.Equal(t, []string{"done r", "waiting"}, harness.Ends(t, c.Do("EXEC").Elems[0]))
 	script := "return redis.call('WAITJOB', KEYS[1], 0)"
-	assert.Equal(t, []string{"done r"}, ends(t, c.Do("EVAL", script, 1, done)))
+	assert.Equal(t, []string{"done r"}, harness.Ends(t, c.Do("EVAL", script, 1, done)))
 }
 
 // W13: a key is free at the ACKJOB, though the outcome is kept. A window stays, also over a restart.
@@ -434,7 +419,7 @@ func TestLifeK3(t *testing.T) {
 		if want == nil {
 			want = []string{"cancelled too late"}
 		}
-		assert.Equal(t, want, ends(t, c.Do("WAITJOB", id, 0)))
+		assert.Equal(t, want, harness.Ends(t, c.Do("WAITJOB", id, 0)))
 		require.Equal(t, int64(1), c.Do("ACKJOB", next).Int())
 	}
 	assert.Equal(t, "6", s.Info("jobmesh", "jobmesh_jobs_soft_cancelled"))
@@ -480,5 +465,5 @@ func TestLifeK5(t *testing.T) {
 	waiter.Send("WAITJOB", id, 0)
 	awaitWaits(t, s, 1)
 	require.Equal(t, int64(1), c.Do("CANCELJOB", id, "SOFT", "REASON", "enough").Int())
-	assert.Equal(t, []string{"cancelled enough"}, ends(t, waiter.Receive()))
+	assert.Equal(t, []string{"cancelled enough"}, harness.Ends(t, waiter.Receive()))
 }
