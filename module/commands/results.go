@@ -19,10 +19,7 @@ const (
 func parseAck(c args, r *engine.Result) (ids int, err error) {
 	*r = engine.Result{}
 	n := c.NArgs()
-	if ids = leading(c, isResultOption); ids+1 == n {
-		return ids, nil
-	}
-	if ids == 0 {
+	if ids = leading(c, isResultOption); ids == 0 && n > 1 {
 		return 0, errSyntax
 	}
 	for i := ids + 1; i < n; i += 2 {
@@ -49,12 +46,17 @@ func isResultOption(arg []byte) bool { return is(arg, "RESULT") || is(arg, "KEEP
 
 // ackJob is ACKJOB.
 func (m *module) ackJob(c *rm.Ctx) {
-	r := &m.result
-	ids, err := parseAck(c, r)
-	if err == nil && ids+1 == c.NArgs() {
+	if leading(c, isResultOption)+1 == c.NArgs() {
 		m.each(c, m.ops.ack)
 		return
 	}
+	m.ackWith(c)
+}
+
+// ackWith is ACKJOB with options.
+func (m *module) ackWith(c *rm.Ctx) {
+	r := &m.result
+	ids, err := parseAck(c, r)
 	defer func() { *r = engine.Result{} }()
 	if err != nil {
 		m.begin(c)

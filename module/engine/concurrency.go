@@ -110,6 +110,9 @@ func (n *Node) freeSlot(j *store.Job) {
 // another's hands by now: then the slot stays taken until its lease is over. If the term is over, the slot is free, unless the client has said
 // WORKING to another node: a lease that was extended goes on to its end.
 func (n *Node) leaveSlot(j *store.Job) {
+	if j.Parts == 0 { // most jobs: they pay for no more than this
+		return
+	}
 	s, ok := n.slotOf(j)
 	if !ok || n.passive || n.loading {
 		return

@@ -118,7 +118,7 @@ func ownView(j *store.Job) bool {
 // nodes, which may have the job, are to hear of it as of the end of any job that isn't known here.
 func (n *Node) lookToEnd(id *store.ID) *store.Job {
 	j := n.store.Lookup(id)
-	if j != nil && ownView(j) && !n.mesh.Alone() {
+	if j != nil && !n.mesh.Alone() && ownView(j) {
 		n.remove(j)
 		return nil
 	}
