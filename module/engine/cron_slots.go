@@ -38,7 +38,7 @@ const (
 	cronAgainMS  = 500    // between attempts to make a slot, doubling; up to twice as long
 	cronClaims   = 500    // slots whose locks a node claims at once
 	cronLaterMS  = 50     // until a slot beyond those is looked at again; up to twice as long
-	cronGiveUpMS = 60_000 // how late a slot is made that memory, nodes or votes were lacking for
+	cronGiveUpMS = 60_000 // for how long a node tries to make a slot that memory, nodes or votes are lacking for
 	marksAgainMS = 200    // until a mark is told again to nodes that haven't confirmed it
 	marksPage    = 200    // marks in a message
 	cronKeyStart = "\x00cron"
@@ -427,7 +427,7 @@ func (n *Node) slotServed(c *cron, id store.ID, err error) {
 	case err == ErrDropped || strings.HasPrefix(err.Error(), "DUPLICATE"):
 		n.Stats.CronDropped++
 		outcome, id = SlotDropped, store.ID{}
-	case isPassing(err) && !c.after && n.wall()-c.turn*1000 < cronGiveUpMS:
+	case isPassing(err) && !c.after && n.wall()-c.since < cronGiveUpMS:
 		n.slotAgain(c)
 		return
 	default:

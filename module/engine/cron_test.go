@@ -51,6 +51,30 @@ func TestMissedSlotsBitByBit(t *testing.T) {
 	}
 }
 
+// A slot that is made late, because all nodes were down, is tried for as long as any other one.
+func TestMissedSlotThatLacksMemory(t *testing.T) {
+	const start = 1_700_000_000_000
+	n := maker(start)
+	_, err := n.SetCron("c", engine.Cron{Every: 3600, Missed: engine.MissedLast, Queue: []byte("q"), Body: []byte("b")})
+	require.NoError(t, err)
+	n.SetMemory(0.99)
+	const late = start + 3*3600_000
+	ticks := func(from, to int64) {
+		for now := late + from; now < late+to; now += 500 {
+			n.SetNow(now)
+			n.Tick()
+			n.Effects()
+		}
+	}
+	ticks(0, 50_000)
+	s, _ := n.CronNamed("c")
+	require.Equal(t, engine.SlotNone, s.Outcome, "it is tried on")
+	n.SetMemory(0)
+	ticks(50_000, 70_000)
+	s, _ = n.CronNamed("c")
+	assert.Equal(t, engine.SlotMade, s.Outcome)
+}
+
 func TestManyCrons(t *testing.T) {
 	n := maker(1_700_000_000_000)
 	c := engine.Cron{Every: 86400, Queue: []byte("q"), Body: []byte("b")}

@@ -118,7 +118,8 @@ func (s *Sim) slotLogged(n *node, sj *store.Job) {
 	}
 	early := 0
 	for _, other := range s.nodes {
-		if s.now+other.skew < slot*1000-1100 { // a vote is given up to a second early
+		// A vote is given up to a second early, and counts for half a lease, though the voter's clock is set back meanwhile.
+		if s.now+other.skew < slot*1000-1100 && s.now-other.setAt > 15_000 {
 			early++
 		}
 	}

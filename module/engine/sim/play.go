@@ -718,7 +718,7 @@ func (s *Sim) step(n *node) {
 		skew = max(-most, min(most, n.skew+s.r.Int64N(2001)-1000))
 	}
 	s.trace("node %d: its clock is set by %d ms", n.i, skew-n.skew)
-	n.skew = skew
+	n.skew, n.setAt = skew, s.now
 }
 
 // join makes a new node meet one of the mesh.

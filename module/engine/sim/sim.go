@@ -238,6 +238,7 @@ type node struct {
 	dead    bool // for good: another has its place
 	paused  bool
 	skew    int64
+	setAt   int64 // when its clock was set last
 	tickAt  int64
 	links   map[*node]*link
 	side    bool           // of the partition there is
