@@ -63,7 +63,7 @@ sanitize: setup ## Run what needs a server under AddressSanitizer and UBSan, wit
 sim: ## Play SEEDS (1000) more random histories of each kind on simulated meshes, and measure large ones
 	@GOGC=400 $(GO) test -tags check ./module/engine/sim -count=1 -timeout 0 -v -run "Histories|TestScale" -sim.seeds $(SEEDS) -sim.full
 
-bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-bulk': ADDJOBS, '-locks': locks, '-slowest': what keeps a full server longest, '-against FILE': another build of the module)
+bench: setup build ## Compare with Redis streams and lists (BENCH='-scale': ten million jobs, '-mesh': three nodes, '-uq': unique queues, '-unique': unique jobs, '-bulk': ADDJOBS, '-locks': locks, '-life': failure, priorities, limits, recurring jobs, '-slowest': what keeps a full server longest, '-against FILE': another build of the module)
 	@$(GO) run ./tests/bench $(BENCH)
 
 fuzz: ## Run each fuzzer for LONGFUZZ (30s)

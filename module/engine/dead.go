@@ -163,7 +163,7 @@ func (n *Node) expiresDead(j *store.Job) bool {
 
 // bury moves a held job to its dead-letter queue, and notes why. It fails if there can't be such a queue. The job may move in memory.
 func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
-	p, from := n.policyOf(j), slices.Clone(j.Queue.NameBytes())
+	p, from := n.policyOf(j), j.Queue.NameBytes() // which stay until the job has moved
 	name := p.deadQueue(from)
 	if _, err := n.queue(name); err != nil {
 		return j, err

@@ -626,7 +626,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			// The job came back, maybe at two nodes at once, and the other one may have handed
 			// it over too. Each node that has it says so, so that one of them yields. The sender
 			// hears it as well: the two may have handed the job to each other.
-			n.tell(j, n.queued(j, 0))
+			n.tellQueued(j, 0)
 		}
 		n.requeue(j, false)
 	}

@@ -15,6 +15,9 @@ import (
 // a copy. A node without a copy ignores the message.
 func (n *Node) tell(j *store.Job, m *wire.Message) {
 	m.ID = j.ID
+	if j.Holders() == 0 {
+		return
+	}
 	if n.mayHaveHeir(j) {
 		n.tellAllOf(j, m)
 		return

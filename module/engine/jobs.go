@@ -69,7 +69,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		case !returns:
 			flags = wire.CountMore
 		}
-		n.tell(j, n.queued(j, flags))
+		n.tellQueued(j, flags)
 	}
 	n.serve(j.Queue)
 	return true
@@ -223,7 +223,7 @@ func (n *Node) Undeliver(d Delivery) {
 	n.push(j)
 	n.log(LogState, j)
 	if told {
-		n.tell(j, n.queued(j, 0)) // the others leave their copies alone for the lease
+		n.tellQueued(j, 0) // the others leave their copies alone for the lease
 	}
 	n.serve(j.Queue)
 }

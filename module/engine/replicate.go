@@ -511,7 +511,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 		n.tell(j, &wire.Message{Kind: wire.GotJob})
 		j = n.isAdded(j)
 	case !ad.external:
-		n.tell(j, n.queued(j, 0)) // the holders may not have heard yet that it waits for nothing
+		n.tellQueued(j, 0) // the holders may not have heard yet that it waits for nothing
 	}
 	if ad.external {
 		if j.Retry > 0 && !ad.elsewhere {

@@ -146,7 +146,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
 		return
 	case queued: // say so, to all (requeue)
-		n.tell(j, n.queued(j, 0))
+		n.tellQueued(j, 0)
 		return
 	}
 	if taker(j) == 0 && nackedElsewhere(j, m) {
@@ -579,6 +579,13 @@ func (n *Node) queued(j *store.Job, flags uint8) *wire.Message {
 	return m
 }
 
+// tellQueued sends that message to the job's other holders, if there are any.
+func (n *Node) tellQueued(j *store.Job, flags uint8) {
+	if j.Holders() > 0 {
+		n.tell(j, n.queued(j, flags))
+	}
+}
+
 // inHands says whether a client of this node has a job, and its retry time isn't over.
 func (n *Node) inHands(j *store.Job) bool {
 	return j.Place == store.InWorking && j.Retry > 0 && j.QTime > n.now
@@ -631,7 +638,7 @@ func (n *Node) onHolders(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	if news && j.State == store.StateQueued {
 		// A new holder may have been handed the job, and have it queued as well.
-		n.tell(j, n.queued(j, 0))
+		n.tellQueued(j, 0)
 	}
 }
 

@@ -137,7 +137,7 @@ func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 		n.delay(j, retryTime(n, j)-n.now) // as any job that falls due while its queue is paused
 		n.shut.Put(j.ID, struct{}{})
 	case nack || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0 || j.Retry == 0:
-		n.tell(j, n.queued(j, 0))
+		n.tellQueued(j, 0)
 		return true
 	default: // another node may have got the lock at the same moment
 		n.waitFor(j, store.AnnounceMS+jitterMS/2+n.jitter())

@@ -263,6 +263,9 @@ func (n *Node) replace(j *store.Job, a *Add) bool {
 // holder has confirmed it to this node itself (answerForAll): what a holder said before it got the copy
 // doesn't count.
 func (n *Node) tellChanged(j *store.Job, change uint8) {
+	if j.Holders() == 0 {
+		return
+	}
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | change
 	n.tell(j, m)

@@ -32,6 +32,9 @@
 // With -bulk it compares ADDJOBS with ADDJOB, on one node and with copies on three. Each turn begins with memory that
 // was in use before, so that new pages, which are dear on some machines, don't count.
 //
+// With -life it shows what the options cost that say what becomes of a job: giving it back, dead letters, priorities,
+// limits, and recurring jobs.
+//
 // With -slowest it fills a server with a million jobs (-memory), 100,000 queues, waits
 // and locks, does what concerns all of them, and shows for how long each of these kept
 // the main thread at a time: no more than 5 ms, except for the server's own work (a fork,

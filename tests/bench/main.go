@@ -27,6 +27,7 @@ var (
 	unique  = flag.Bool("unique", false, "measure what uniqueness costs ADDJOB and GETJOB instead")
 	locks   = flag.Bool("locks", false, "measure locks on one node and on three instead")
 	bulks   = flag.Bool("bulk", false, "measure ADDJOBS on one node and on three instead")
+	life    = flag.Bool("life", false, "measure what failure, priorities, limits and recurring jobs cost instead")
 	slowest = flag.Bool("slowest", false, "show how long what concerns all of a full server stops it, instead")
 	only    = flag.String("only", "", "sections of -slowest, with commas between: commands, times, families, waits, locks, roles, mesh")
 	against = flag.String("against", "", "compare with another build of the module, this file, instead")
@@ -232,6 +233,10 @@ func main() {
 	}
 	if *bulks {
 		atBulk()
+		return
+	}
+	if *life {
+		atLife()
 		return
 	}
 	if *locks {
