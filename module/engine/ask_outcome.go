@@ -31,6 +31,10 @@ func (n *Node) look(j *store.Job) {
 	for i := range f.IDs() {
 		pid := f.ID(i)
 		p := n.lookEnded(&pid)
+		if p != nil && ownView(p) && !n.mesh.Alone() { // others may know better, and are asked
+			n.remove(p)
+			p = nil
+		}
 		e := end{id: pid, origin: origin{clock: true}}
 		switch {
 		case p != nil && p.Queue.DB != 0:
