@@ -460,6 +460,31 @@ func TestOneThatAnotherNodeQueuedWhileItWasAway(t *testing.T) {
 	}
 }
 
+// As above, for a waiting job that the server has loaded into the other database: the other nodes are asked about it when its queue is back.
+func TestOneThatAnotherNodeQueuedSinceItWasLoadedAway(t *testing.T) {
+	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+	n, _, id := copied(t, now, peer)
+	n, k, queues := restarted(t, now, map[string]int{"q": 1}, map[string][][]byte{"q": {bytes.Clone(n.Job(&id).Record())}})
+	n.Mesh().Up(peer, "10.0.0.1:1", true)
+	require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.Queued, Flags: wire.CountMore, ID: wire.JobID(id)}).Append(nil)))
+	n.Effects()
+	move(t, n, k, queues["q"], 0)
+	asked := false
+	for range 30 {
+		now += 100
+		n.SetNow(now)
+		n.Tick()
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Send && n.Message(&e)[0] == byte(wire.WillQueue) {
+				asked = true
+				assert.Equal(t, store.StateActive, n.Job(&id).State, "asked before it is queued")
+			}
+		}
+	}
+	assert.True(t, asked)
+	assert.Equal(t, store.StateQueued, n.Job(&id).State)
+}
+
 // Queues are restored, one each second, while another known node isn't connected. The restored jobs are asked
 // about. A job whose retry time is over still comes again in time.
 func TestRestoredQueuesDontPutOffOtherJobs(t *testing.T) {

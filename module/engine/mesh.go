@@ -310,6 +310,9 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 		}
 		j, _ = n.addHolder(j, p.Node)
 		n.store.Hold(j)
+		if j.State == store.StateQueued { // it was loaded there
+			becomeUnqueued(j)
+		}
 		clearAnnounced(j)
 		becomeReturning(j)
 		n.wakeAt(j, n.now)
