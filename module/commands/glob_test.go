@@ -147,9 +147,33 @@ func TestVeryManyPatterns(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, len(q.patterns), maxPatterns/patternCosts)
 			require.LessOrEqual(t, len(q.patterns), maxPatterns)
-			soon(t, func() { require.Nil(t, q.of(name)) })
+			soon(t, func() { require.Nil(t, q.match(name)) })
 		})
 	}
+}
+
+// What was found for a name doesn't outlast a change of the settings, and it isn't kept for any number of names.
+func TestFoundSettingsFollowChanges(t *testing.T) {
+	var q queueSettings
+	name := []byte("a:1")
+	require.Nil(t, q.of(name))
+	q.put(&settings{name: "z*"})
+	require.Nil(t, q.of(name))
+	q.put(&settings{name: "a*"})
+	require.Equal(t, "a*", q.of(name).name)
+	q.put(&settings{name: "a:*"})
+	require.Equal(t, "a:*", q.of(name).name)
+	q.put(&settings{name: "a*", exclude: true})
+	require.Same(t, excluded, q.of(name))
+	require.True(t, q.remove("a*"))
+	require.Equal(t, "a:*", q.of(name).name)
+	q.reset()
+	require.Nil(t, q.of(name))
+	q.put(&settings{name: "a*"})
+	for i := range 3 * mostMatched {
+		require.NotNil(t, q.of(fmt.Append(nil, "a", i)))
+	}
+	require.LessOrEqual(t, len(q.matched), mostMatched)
 }
 
 // A former release's settings are loaded, though they have more patterns than can be set now.

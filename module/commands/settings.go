@@ -47,8 +47,9 @@ func (s *settings) apply(a *engine.Add) {
 // queueSettings are all settings.
 type queueSettings struct {
 	exact     map[string]*settings
-	patterns  []*settings // the longest first
-	sorted    []*settings // all of them, by name
+	patterns  []*settings          // the longest first
+	matched   map[string]*settings // what the patterns say for names that were asked for since settings have changed
+	sorted    []*settings          // all of them, by name
 	policies  engine.Policies
 	policed   int // how many say what becomes of jobs that fail
 	counting  int // how many of those say MAXDELIVERIES
@@ -67,6 +68,9 @@ func (q *queueSettings) any() bool { return len(q.sorted) > 0 }
 // maxMatched is the length of the longest queue name to which patterns apply, bytes. The
 // time to match grows with the name's length, and anybody who adds jobs chooses names.
 const maxMatched = 1024
+
+// mostMatched is for how many names it is remembered what the patterns say: many jobs of a queue may end in one tick, and each asks.
+const mostMatched = 1024
 
 // Each ADDJOB is matched with all patterns. The slowest ones have many parts to search for,
 // or a part with ?.
@@ -107,9 +111,23 @@ func (q *queueSettings) of(name []byte) *settings {
 		}
 		return s
 	}
-	if len(name) > maxMatched {
+	if len(q.patterns) == 0 || len(name) > maxMatched {
 		return nil
 	}
+	s, known := q.matched[string(name)]
+	if !known {
+		if s = q.match(name); len(q.matched) >= mostMatched {
+			clear(q.matched)
+		} else if q.matched == nil {
+			q.matched = map[string]*settings{}
+		}
+		q.matched[string(name)] = s
+	}
+	return s
+}
+
+// match finds the settings of the patterns that a name matches.
+func (q *queueSettings) match(name []byte) *settings {
 	var first *settings
 	for _, s := range q.patterns {
 		if (first == nil || s.exclude) && s.pattern.match(name) {
@@ -208,6 +226,7 @@ func (q *queueSettings) policiesChanged() {
 
 // newGeneration tells the engine that settings have changed.
 func (q *queueSettings) newGeneration() {
+	clear(q.matched)
 	if q.policies.Generation++; q.policies.Generation == 0 {
 		q.policies.Generation = 1
 	}
