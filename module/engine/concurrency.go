@@ -304,7 +304,7 @@ func (n *Node) giveBackSpares(r *rate) {
 	if len(r.spare) == 0 {
 		return
 	}
-	if n.uniqueMesh.asked[r.queue].jobs > r.claims+r.slotsAnswered {
+	if n.runsAsked(r.queue) > 0 {
 		n.lookAt(r, n.monotonic()+rateAgainMS)
 		return
 	}

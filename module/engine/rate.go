@@ -81,6 +81,7 @@ type rate struct {
 	used       bool              // the last block was used
 	asking     bool              // a block is being claimed
 	answered   bool              // the claim is decided, and the queue is still to be served
+	serving    bool              // it is being served for such a claim
 	again      [rateBlocks]int64 // a block that couldn't be had isn't asked for before its time
 	limited    Limited
 	why        Limited // why no block could be had last
@@ -220,6 +221,21 @@ func (n *Node) lookAt(r *rate, at int64) {
 	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 1))
 }
 
+// runsAsked is for how many jobs of a queue this node asks whether they may run (run_lock.go). What it asks because of the queue's limits doesn't
+// count: a job that may be delivered by those must still be asked for.
+func (n *Node) runsAsked(queue string) int {
+	asked := n.uniqueMesh.asked[queue].jobs
+	if r := n.rates.queues[queue]; r != nil {
+		asked -= r.claims + r.slotsAnswered
+		for _, block := range [...]bool{r.asking, r.answered, r.serving} {
+			if block {
+				asked--
+			}
+		}
+	}
+	return asked
+}
+
 // rateAnswered tells clients that wait for an answer alone (NOHANG) that it is in, after the queue was served.
 func (n *Node) rateAnswered(queue string) {
 	n.askFor(queue, -1)
@@ -340,12 +356,12 @@ func (n *Node) tickRates() {
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)
 		from, answered, claims := len(n.effects), r.answered, r.slotsAnswered
-		r.answered = false
+		r.answered, r.serving = false, answered
 		if q := n.store.Queue([]byte(r.queue)); q != nil {
 			n.serve(q)
 		}
 		n.giveBackSpares(r)
-		if answered {
+		if r.serving = false; answered {
 			n.rateAnswered(r.queue)
 		}
 		for ; claims > 0 && r.slotsAnswered > 0; claims-- {

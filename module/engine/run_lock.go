@@ -91,7 +91,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		}
 		return claimApart
 	}
-	if n.uniqueMesh.asked[queue].jobs >= max(1, int(n.waitersOf(j.Queue))) {
+	if n.runsAsked(queue) >= max(1, int(n.waitersOf(j.Queue))) {
 		if n.awaitsAnswer(queue) {
 			return claimAsked
 		}

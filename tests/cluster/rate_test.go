@@ -99,3 +99,37 @@ func TestRatesInATransaction(t *testing.T) {
 	require.Len(t, c.Do("GETJOB", "NOHANG", "FROM", "q").Elems, 1)
 	require.True(t, c.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
 }
+
+// A job that must not run beside others of its key, in a queue with a limit: the limit's votes and the run's are asked for one after the other,
+// though a single client waits, or polls.
+func TestUniqueJobsOfALimitedQueue(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.votes(t)
+	c := m[0].Dial()
+	for queue, limit := range map[string][]any{"slots": {"CONCURRENCY", 5}, "rate": {"RATE", 100, 2}} {
+		require.Equal(t, "OK", c.Do(append([]any{"QCONFIG", "SET", queue}, limit...)...).Str)
+		for i := range 4 {
+			for _, strategy := range []string{"during-processing", "before-and-during-processing"} {
+				added(t, c, queue, fmt.Sprint(i), 5000, "UNIQUE", strategy, "KEY", fmt.Sprint(strategy, i), "RETRY", 600)
+			}
+		}
+		added(t, c, queue, "plain", 5000, "RETRY", 600)
+		for range 5 {
+			v := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", queue)
+			require.Len(t, v.Elems, 1, "%s: %s", queue, v)
+			c.Do("ACKJOB", v.Elems[0].Elems[1].Str)
+		}
+		for range 4 {
+			harness.Await(t, 20*time.Second, "a job for a client that polls", func() bool {
+				v := c.Do("GETJOB", "NOHANG", "FROM", queue)
+				if v.NullArray() {
+					return false
+				}
+				c.Do("ACKJOB", v.Elems[0].Elems[1].Str)
+				return true
+			})
+		}
+	}
+	m.awaitNoJobs(t)
+}

@@ -79,6 +79,12 @@ var uniqueHistories = map[string]Config{
 	"failing": {PerTenSeconds: 800, Nodes: 3, Jobs: 10, Seconds: 150, AckShare: 0.5, Replicate: 3, Failing: 0.7, Uniques: &Uniques{Jobs: 200, Keys: 4, Harsh: true, Leases: true, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 20, Resets: 30, Pauses: 20, Partitions: 20,
 	}},
+	"under a limit": {PerTenSeconds: 1200, Nodes: 3, Jobs: 40, Seconds: 150, AckShare: 0.9, Replicate: 2, AtOnce: 2, Uniques: &Uniques{Jobs: 120, Keys: 6, Leases: true}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 10, Resets: 30, Partitions: 10, Pauses: 10,
+	}},
+	"rated": {PerTenSeconds: 1200, Nodes: 3, Jobs: 40, Seconds: 150, AckShare: 0.9, Replicate: 2, Rate: engine.Rate{Count: 20, Seconds: 2}, Uniques: &Uniques{Jobs: 120, Keys: 6, Leases: true}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 10, Resets: 30, Partitions: 10, Pauses: 10,
+	}},
 	"everything": {PerTenSeconds: 800, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 150, Keys: 5, Any: 0.1, Leases: true, Harsh: true, Deleted: 0.05, Drift: LockDrift}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Renames: 20,
 	}},
