@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -48,6 +49,7 @@ func startBuild(file string, more ...string) (*server, error) {
 	args := []string{"--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--dir", dir, "--save", "",
 		"--logfile", filepath.Join(dir, "log"), "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000", "--loadmodule", so}
 	s.cmd = exec.Command(binary, append(args, more...)...)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however the bench ends; main keeps the thread that starts it
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}

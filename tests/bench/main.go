@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -226,6 +227,7 @@ func connect(s *server) []*conn {
 }
 
 func main() {
+	runtime.LockOSThread() // servers end with the thread that has started them
 	flag.Parse()
 	if *mesh {
 		atMesh()
