@@ -114,7 +114,7 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 	}
 	switch _, holder := n.locks.Take(name, &j.ID, lease); {
 	case holder == nil && future:
-		setLock(u, space, n.store.Lock(name).Token) // else all tokens from now on would be greater than that
+		setLock(u, space, n.store.Lock(name).Token, name) // else all tokens from now on would be greater than that
 	case holder == nil:
 		n.store.Lock(name).Token = token
 	case asks: // the job may have the lock by others' votes
