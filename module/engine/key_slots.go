@@ -82,16 +82,24 @@ func (n *Node) KeySlot(j *store.Job) (slot int, ok bool) {
 	return 0, false
 }
 
-// wanted says which lock to acquire for a job: that which it has, or else any slot. The caller adds the lease.
+// wanted says which lock to acquire for a job: any slot, and first of all the one that it had last. The caller adds the lease.
 func (n *Node) wanted(j *store.Job, u store.Unique, space store.Space) lock.ForJob {
-	w := lock.ForJob{Job: j.ID, Any: u.Has(store.UniqueAny)}
-	if u.Limit() == 1 || u.Has(hasFlag(space)) {
-		w.Name = slices.Clone(n.lockName(j, u, space))
+	w := lock.ForJob{Name: slices.Clone(n.keyLock(j, u, space)), Job: j.ID, Any: u.Has(store.UniqueAny)}
+	if u.Limit() == 1 {
 		return w
 	}
-	w.Name, w.Slots, w.First = slices.Clone(n.keyLock(j, u, space)), u.Limit(), n.locks.FirstSlot()
+	w.Slots, w.First = u.Limit(), n.locks.FirstSlot()
 	if lockToken(u, space) > 0 {
 		w.First = u.Slot(space)
+	}
+	return w
+}
+
+// wantedAgain is wanted for a lock that is to be renewed: if the job says that it has a slot, no other will do.
+func (n *Node) wantedAgain(j *store.Job, u store.Unique, space store.Space) lock.ForJob {
+	w := n.wanted(j, u, space)
+	if w.Slots > 1 && u.Has(hasFlag(space)) {
+		w.Name, w.Slots = store.AppendSlotName(nil, u.Slot(space), w.Name), 0
 	}
 	return w
 }

@@ -202,7 +202,7 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 // the job isn't known to have the lock, or if the lock is contested.
 func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, w Work) (pending bool, err error) {
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
-	id, want := j.ID, n.wanted(j, u, space)
+	id, want := j.ID, n.wantedAgain(j, u, space)
 	want.Lease = lease
 	now, _ := n.locks.AcquireFor(want, func(o lock.Result) {
 		end := n.renewed(&id, space, acquired(want.Name, &o), &o)
@@ -340,7 +340,7 @@ func (n *Node) retake(j *store.Job, waited bool) {
 // done, doesn't keep the lock. It says whether the job changed.
 func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	j := n.store.Lookup(id)
-	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
+	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.ofKey(j, store.LockWait, name)
 	switch {
 	case o.Kind == lock.Granted && waits:
 		setLock(j.Unique(), store.LockWait, o.Token, name)

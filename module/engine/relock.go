@@ -119,7 +119,9 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 		n.store.Lock(name).Token = token
 	case asks: // the job may have the lock by others' votes
 	case !n.locks.Outvotes(j.ID, space):
-		u.Clear(hasFlag(space))
+		if u.Clear(hasFlag(space)); u.Limit() > 1 && n.mesh.Alone() {
+			n.takeLock(j, u, space, lease) // another slot may be free
+		}
 		n.log(LogState, j)
 	}
 }

@@ -490,7 +490,7 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 		refused++
 	}
 	switch {
-	case c.kind == take && who != nil && n.elsewhere(c, who, against >= n.mesh.Majority(), against < need):
+	case c.kind == take && who != nil && !(c.anew && who.job == c.Job) && n.elsewhere(c, who, against >= n.mesh.Majority(), against < need):
 	case c.kind == take && against >= need && (c.slots == nil || c.anew || !c.slots.split):
 		// The holder's job may be gone. Then try again.
 		doubt := n.mayBeOrphan(c, who.job)
