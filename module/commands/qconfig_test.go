@@ -18,7 +18,7 @@ import (
 func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
 		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
-		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none",
+		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none", "SET q UNIQUE until-processed LIMIT 256 ONCONFLICT raise",
 	} {
 		w := words(append([][]byte{nil}, bytes.Split([]byte(line), []byte(" "))...))
 		s := &settings{name: string(w.Arg(2))}
