@@ -169,6 +169,11 @@ func (m *module) mayCron(c *rm.Ctx, s *engine.Cron) error {
 	if err := m.addCron(s, &a); err != nil {
 		return err
 	}
+	if a.Unique.Limit > 1 {
+		if err := lacking(m.node.LacksLimits()); err != nil {
+			return err
+		}
+	}
 	switch {
 	case a.Policy != nil && len(a.Policy.Dead) > 0 && !c.May(a.Policy.Dead, rm.UseWrite):
 		return errNoKey

@@ -89,6 +89,12 @@ func (m *module) mayAdd(c *rm.Ctx, a *engine.Add) bool {
 	if a.Family() && !m.mayWaitFor(c, a) {
 		return false
 	}
+	if a.Unique.Limit > 1 {
+		if err := lacking(m.node.LacksLimits()); err != nil {
+			fail(c, err)
+			return false
+		}
+	}
 	if a.Unique.Mesh && a.Unique.Conflict != store.ConflictDrop {
 		hide(c, a)
 	}

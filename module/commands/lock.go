@@ -138,12 +138,12 @@ func parseLock(c args, call lockCall, maxLease int64) (lockCall, error) {
 			}
 			call.wait, waits = min(v, maxTimeout), true
 		case is(opt, "LIMIT") && !call.hasToken && !call.limited:
-			if !ok || v < 1 || v > lock.MaxLimit {
+			if !ok || v < 1 || v > store.MaxLimit {
 				return call, errLimit
 			}
 			call.slots, call.limited = int(v), true
 		case is(opt, "SLOT") && call.hasToken && !slotted:
-			if !ok || v < 0 || v >= lock.MaxLimit {
+			if !ok || v < 0 || v >= store.MaxLimit {
 				return call, errSlot
 			}
 			call.slot, slotted = int(v), true

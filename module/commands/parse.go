@@ -153,7 +153,7 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 	if d.settings != nil {
 		d.settings.apply(a)
 	}
-	n, given, copied, delayed, delay, at := c.NArgs(), uint8(0), false, false, int64(0), int64(-1)
+	n, given, copied, delayed, delay, at := c.NArgs(), settingBits(0), false, false, int64(0), int64(-1)
 	for i := first; i < n; i++ {
 		if used, err := familyOption(c, i, a); err != nil {
 			return 0, err

@@ -25,7 +25,7 @@ const (
 
 // Errors of QCONFIG.
 const (
-	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL, DEADMAX, ONEXPIRE and KEEP are"
+	errNoOption     engine.Refusal = "ERR there is no such setting: UNIQUE, KEY, SCOPE, LIMIT, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY, QUORUM, REPLICATE, RETRY, TTL, DELAY, MAXLEN, PRIORITY, RATE, CONCURRENCY, EXCLUDE, BACKOFF, MAXNACKS, MAXDELIVERIES, MAXLAPSES, DEAD, DEADTTL, DEADMAX, ONEXPIRE and KEEP are"
 	errDelayedOut   engine.Refusal = "ERR DELAY must be less than TTL, or no job of these settings could ever be delivered: set a longer TTL, or none"
 	errRate         engine.Refusal = "ERR RATE must be followed by a count, 1 to 1000000, and seconds, 1 to 86400"
 	errConcurrency  engine.Refusal = "ERR CONCURRENCY must be between 1 and 65535"
@@ -41,7 +41,7 @@ const (
 // settingBits are a set of settings.
 type settingBits uint32
 
-// Bits for the options that aren't about uniqueness. parseUnique has the bits below. The bits of [engine.PolicySet] are those from
+// Bits for the options that aren't about uniqueness. parseUnique has the bits below, and bit 30. The bits of [engine.PolicySet] are those from
 // policyBits on.
 const (
 	setReplicate settingBits = 1 << (iota + 8)
@@ -114,7 +114,7 @@ func parseSettings(c args, i int, s *settings) error {
 			}
 			s.set |= setExclude
 		default:
-			given := uint8(s.set)
+			given := s.set & uniqueBits
 			took, err := parseUnique(c, i, &s.add.Unique, &given)
 			if took == 0 && err == nil {
 				took, err = parsePolicy(c, i, &s.policy)
@@ -129,7 +129,7 @@ func parseSettings(c args, i int, s *settings) error {
 			if is(opt, "KEY") {
 				s.add.Unique.Key = bytes.Clone(s.add.Unique.Key)
 			}
-			s.set |= settingBits(given)
+			s.set |= given
 			i += took
 			continue
 		}
@@ -153,7 +153,7 @@ func (s *settings) check() error {
 	if s.set&setRetry != 0 && a.Retry == 0 && a.Replicate > 1 {
 		return errAtMostOnce
 	}
-	given := uint8(s.set)
+	given := s.set & uniqueBits
 	if given == 0 || a.Unique.Strategy == 0 && given&gaveUnique == 0 {
 		return nil // times and rules for jobs whose ADDJOB has UNIQUE
 	}
@@ -197,6 +197,7 @@ var options = []option{
 	}},
 	{gaveKey, "key", func(s *settings) []string { return []string{string(s.add.Unique.Key)} }},
 	{gaveScope, "scope", func(s *settings) []string { return either(s.add.Unique.Mesh, "mesh", "queue") }},
+	{gaveLimit, "limit", func(s *settings) []string { return decimal(int64(s.add.Unique.Limit)) }},
 	{gaveLockTTL, "lockttl", func(s *settings) []string { return decimal(s.add.Unique.LockTTL) }},
 	{gaveRunTTL, "runttl", func(s *settings) []string { return decimal(s.add.Unique.RunTTL) }},
 	{gaveConflict, "onconflict", func(s *settings) []string {
@@ -272,6 +273,9 @@ func (m *module) configSet(c *rm.Ctx) {
 	}
 	if err == nil && s.set&setConcurrency != 0 && !c.FromPeer() {
 		err = lacking(m.node.LacksSlots())
+	}
+	if err == nil && s.add.Unique.Limit > 1 && !c.FromPeer() {
+		err = lacking(m.node.LacksLimits())
 	}
 	value := s.value()
 	if err == nil && len(value) > entries.MaxValue {

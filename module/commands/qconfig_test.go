@@ -18,7 +18,7 @@ import (
 func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
 		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
-		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none",
+		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none", "SET q UNIQUE until-processed LIMIT 256 ONCONFLICT raise",
 	} {
 		w := words(append([][]byte{nil}, bytes.Split([]byte(line), []byte(" "))...))
 		s := &settings{name: string(w.Arg(2))}
@@ -90,7 +90,7 @@ func TestCanonicalNames(t *testing.T) {
 func TestSettingsOverSettings(t *testing.T) {
 	lines := []string{
 		"UNIQUE until-processed", "UNIQUE before-processing", "UNIQUE during-processing", "UNIQUE before-and-during-processing",
-		"UNIQUE window TTL 1", "UNIQUE window TTL 7", "UNIQUE none", "KEY k", "SCOPE mesh", "LOCKTTL 9", "RUNTTL 8", "QUORUM any",
+		"UNIQUE window TTL 1", "UNIQUE window TTL 7", "UNIQUE none", "KEY k", "SCOPE mesh", "LOCKTTL 9", "RUNTTL 8", "LIMIT 1", "LIMIT 3", "ONCONFLICT return", "QUORUM any",
 		"ONCONFLICT reschedule 5", "ONCONFLICT drop", "ONCONFLICT raise", "ONBUSY reschedule 6", "ONBUSY wait", "ONBUSY dead",
 		"UNIQUE until-processed LOCKTTL 3", "LOCKTTL 4 UNIQUE until-processed", "RETRY 5", "TTL 9", "DELAY 2", "MAXLEN 3", "PRIORITY -7", "PRIORITY 0", "RATE 10 1", "RATE 1000000 86400", "QUORUM any", "REPLICATE 2", "EXCLUDE yes", "EXCLUDE no",
 		"BACKOFF 1 8", "BACKOFF 0 0", "BACKOFF 3 3 JITTER 0", "MAXNACKS 3", "MAXDELIVERIES 0", "MAXLAPSES 3", "DEADMAX 0", "DEADMAX 5", "DEAD d", "DEADTTL 0", "ONEXPIRE dead", "ONEXPIRE drop",

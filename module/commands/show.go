@@ -131,6 +131,9 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 		}
 		add(true, "scope", text(scope))
 		add(true, "lock", text(m.keyState(j, u)))
+		slot, has := m.node.KeySlot(j)
+		add(u.Limit() > 1, "limit", number(int64(u.Limit())))
+		add(has, "key-slot", number(int64(slot)))
 		add(true, "token", number(lock.ShownToken(m.node.Token(j))))
 		add(true, "tries", number(int64(u.Tries())))
 	}

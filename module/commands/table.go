@@ -35,7 +35,7 @@ func jobArgs() []rm.Arg {
 	return []rm.Arg{
 		number("REPLICATE", "count"), number("DELAY", "seconds"), number("AT", "unix-seconds"), number("RETRY", "seconds"), number("TTL", "seconds"), number("MAXLEN", "count"), number("PRIORITY", "priority"), word("ASYNC"),
 		{Name: "unique", Kind: rm.ArgString, Token: "UNIQUE", Optional: true}, {Name: "key", Kind: rm.ArgString, Token: "KEY", Optional: true},
-		{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
+		{Name: "scope", Kind: rm.ArgString, Token: "SCOPE", Optional: true}, number("LIMIT", "count"), number("LOCKTTL", "seconds"), number("RUNTTL", "seconds"),
 		{Name: "onconflict", Kind: rm.ArgString, Token: "ONCONFLICT", Optional: true}, {Name: "onbusy", Kind: rm.ArgString, Token: "ONBUSY", Optional: true},
 		{Name: "quorum", Kind: rm.ArgString, Token: "QUORUM", Optional: true},
 		word("DEFERRED"), {Name: "blocking-id", Kind: rm.ArgString, Token: "BLOCKEDBY", Optional: true},

@@ -16,16 +16,17 @@ const (
 	errConflict   engine.Refusal = "ERR ONCONFLICT must be drop, raise, reschedule seconds, return, or replace"
 	errBusy       engine.Refusal = "ERR ONBUSY must be wait, drop, reschedule seconds, or dead"
 	errQuorum     engine.Refusal = "ERR QUORUM must be majority or any"
-	errNotUnique  engine.Refusal = "ERR KEY, SCOPE, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY and QUORUM need UNIQUE"
+	errNotUnique  engine.Refusal = "ERR KEY, SCOPE, LIMIT, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY and QUORUM need UNIQUE"
 	errNoWaiting  engine.Refusal = "ERR LOCKTTL and ONCONFLICT are about the adding, where a during-processing job meets no other"
 	errNoRunning  engine.Refusal = "ERR RUNTTL and ONBUSY are about the processing, where only a during-processing or before-and-during-processing job meets another"
 	errWindowTime engine.Refusal = "ERR LOCKTTL contradicts UNIQUE window, which has its TTL"
+	errLimitOne   engine.Refusal = "ERR ONCONFLICT return, replace and debounce need LIMIT 1"
 	errPutOffTTL  engine.Refusal = "ERR The specified reschedule is greater than TTL. Job refused since would never be delivered"
 )
 
 // Bits for the options of uniqueness that were given.
 const (
-	gaveKey = 1 << iota
+	gaveKey settingBits = 1 << iota
 	gaveScope
 	gaveLockTTL
 	gaveRunTTL
@@ -33,6 +34,10 @@ const (
 	gaveBusy
 	gaveQuorum
 	gaveUnique
+
+	gaveLimit settingBits = 1 << 30
+
+	uniqueBits = 1<<8 - 1 | gaveLimit
 )
 
 var strategyNames = [...]string{
@@ -82,7 +87,7 @@ func same(arg []byte, name string) bool {
 // parseUnique reads the option of uniqueness at argument i into u. took is how many
 // arguments the option has, 0 if it is another option. given collects the bits of the
 // options that were read.
-func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err error) {
+func parseUnique(c args, i int, u *engine.Unique, given *settingBits) (took int, err error) {
 	opt, last := c.Arg(i), c.NArgs()-1
 	if i == last {
 		return 0, nil
@@ -126,6 +131,13 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 		if u.Mesh = same(value, "mesh"); !u.Mesh && !same(value, "queue") {
 			return 0, errScope
 		}
+	case is(opt, "LIMIT"):
+		*given |= gaveLimit
+		limit, ok := between(value, 1, store.MaxLimit)
+		if !ok {
+			return 0, errLimit
+		}
+		u.Limit = int(limit)
 	case is(opt, "LOCKTTL"):
 		*given |= gaveLockTTL
 		if !seconds(i+1, &u.LockTTL) {
@@ -170,7 +182,7 @@ func parseUnique(c args, i int, u *engine.Unique, given *uint8) (took int, err e
 // checkUnique checks the options of uniqueness together. Options that were given must not
 // contradict each other. An option that comes from the queue's settings is dropped instead,
 // if it doesn't fit.
-func checkUnique(a *engine.Add, given uint8) error {
+func checkUnique(a *engine.Add, given settingBits) error {
 	u := &a.Unique
 	if u.Strategy == 0 {
 		if given&^gaveUnique != 0 {
@@ -197,6 +209,11 @@ func checkUnique(a *engine.Add, given uint8) error {
 			return errWindowTime
 		}
 	}
+	if u.Limit > 1 {
+		if err := checkLimit(u, given); err != nil {
+			return err
+		}
+	}
 	if u.Conflict != store.ConflictReschedule {
 		u.ConflictDelay = 0
 	}
@@ -205,6 +222,20 @@ func checkUnique(a *engine.Add, given uint8) error {
 	}
 	if u.ConflictDelay >= a.TTL || u.BusyDelay >= a.TTL {
 		return errPutOffTTL
+	}
+	return nil
+}
+
+// checkLimit is checkUnique for a key that several jobs may have: then there is no one job that an ADDJOB could mean.
+func checkLimit(u *engine.Unique, given settingBits) error {
+	switch means := u.Conflict == store.ConflictReturn || u.Conflict == store.ConflictReplace; {
+	case !means:
+	case given&gaveLimit != 0 && given&gaveConflict != 0:
+		return errLimitOne
+	case given&gaveLimit != 0:
+		u.Conflict = store.ConflictDrop
+	default:
+		u.Limit = 1
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -101,6 +102,9 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	var hash uint64
 	if waits {
 		hash = n.nameClaim(a) // not before: addable may end other jobs, whose locks' names take the same memory
+		if a.Unique.Limit > 1 {
+			hash = n.nameSlot(a.Unique.Limit)
+		}
 	}
 	extras := n.extrasOf(a, where.family, unique)
 	if waits && !n.mesh.Alone() && !n.knownHeld(n.scratch.lock) {
@@ -110,14 +114,15 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 	if waits {
 		token, holder := n.locks.TakeHashed(n.scratch.lock, hash, &j.ID, n.waitLease(a))
 		if holder != nil {
-			if other := holder.Job; n.endDue(&other) {
+			other := holder.Job
+			if a.Unique.Limit > 1 && n.endsDue(slices.Clone(n.scratch.lock), a.Unique.Limit) || n.endDue(&other) {
 				n.store.FreeJob(j)
 				return n.AddJob(a) // the key may be free
 			}
 		}
 		u := j.Unique()
 		if holder == nil {
-			u.SetWait(token)
+			setLock(u, store.LockWait, token, n.scratch.lock)
 			n.markWindow(u)
 		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
 			if !n.mesh.Alone() {

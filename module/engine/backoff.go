@@ -1,6 +1,9 @@
 package engine
 
-import "jobmesh/module/lock"
+import (
+	"jobmesh/module/lock"
+	"jobmesh/module/store"
+)
 
 // Backoff: a node that couldn't have a lock of a key doesn't ask for it again for a while.
 
@@ -73,6 +76,7 @@ func (n *Node) isBackedOff(name []byte) bool {
 // ResetBackoff ends a key's backoff, since the key may be free. After split votes it picks a new time at
 // random instead.
 func (o *owners) ResetBackoff(name []byte) {
+	_, name = store.SlotName(name)
 	r := o.uniqueMesh.backoffs[string(name)]
 	if r == nil {
 		return

@@ -173,7 +173,7 @@ func (o *owners) GivenBack(name []byte, id store.ID, token, times uint64) {
 	n := o.node()
 	j := n.store.Lookup(&id)
 	switch {
-	case j == nil || !n.inHands(j) || returns(j) != times || !runs(j) || !n.named(j, store.LockRun, name) || j.Unique().RunToken() == token:
+	case j == nil || !n.inHands(j) || returns(j) != times || !runs(j) || !n.ofKey(j, store.LockRun, name) || j.Unique().RunToken() == token:
 	case token == lock.NoToken || j.Unique().RunToken() < token || n.idling.held.Get(id) != nil:
 		n.endRun(j, j.Unique())
 	}
@@ -282,9 +282,10 @@ func (n *Node) endOwnRuns(j *store.Job) {
 		return
 	}
 	name = slices.Clone(name)
-	for _, token := range [...]uint64{voted, last} {
-		if token > 0 && n.locks.IsOwnToken(token) {
-			n.giveUpRun(name, &j.ID, token)
-		}
+	if voted > 0 && n.locks.IsOwnToken(voted) {
+		n.giveUpRun(name, &j.ID, voted)
+	}
+	if last > 0 && n.locks.IsOwnToken(last) {
+		n.giveUpRun(j.AppendLock(nil, u, store.LockRun), &j.ID, last)
 	}
 }

@@ -50,8 +50,9 @@
 //     gets; keys.go: queues as keys; load.go: saved data;
 //   - unique.go: what a unique job says of its locks, and how they end; unique_add.go: its ADDJOB;
 //     reschedule.go: how it is put off, and tries again; run_lock.go: the lock while it is worked on;
-//     keyqueues.go: how it waits for that lock in its queue; backoff.go: for how long a key isn't asked
-//     for; lease.go: the leases of its locks; delegate.go: its locks where other nodes have it, too;
+//     key_slots.go: keys that several jobs may have at a time; keyqueues.go: how it waits for that lock in
+//     its queue; backoff.go: for how long a key isn't asked for; lease.go: the leases of its locks;
+//     delegate.go: its locks where other nodes have it, too;
 //     farewell.go: its locks when it is deleted with its queue; relock.go: the same when it is loaded;
 //   - wip.go: which client works on which job; counts.go: counts of queues over the mesh; question.go: how
 //     commands with MESH ask all nodes; entries.go: settings and pauses that all nodes are to know alike;

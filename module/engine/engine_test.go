@@ -428,3 +428,59 @@ func TestBodyTooLong(t *testing.T) {
 	assert.Nil(t, n.Queue([]byte("q")))
 	assert.Equal(t, blocks, alloc.Blocks())
 }
+
+// R5, by counts: while a queue is limited by RATE, and its jobs and a client wait, the jobs of other queues cost what they cost without that: the
+// same allocations, the same effects, and their settings aren't looked up again.
+func TestLifeR5(t *testing.T) {
+	type work struct {
+		allocs          float64
+		effects, lookUp int
+	}
+	measure := func(limited bool) (w work) {
+		n, _, _ := node(1000)
+		free, slow := engine.Add{Queue: []byte("free"), Body: []byte("b"), Replicate: 1, TTL: 1000, Retry: 10}, engine.Add{Queue: []byte("slow"), Replicate: 1, TTL: 1000, Retry: 500}
+		n.SetPolicies(&engine.Policies{Generation: 1, Rated: limited, LimitsOf: func(queue []byte) (l engine.Limits) {
+			if w.lookUp++; string(queue) == "slow" {
+				l.Rate = engine.Rate{Count: 1, Seconds: 60}
+			}
+			return l
+		}})
+		for range 10 {
+			_, _, err := n.AddJob(&slow)
+			require.NoError(t, err)
+		}
+		if got := n.Fetch([]*store.Queue{n.Queue(slow.Queue)}, 10, true, nil); limited {
+			require.Len(t, got, 1)
+		}
+		_, err := n.Wait([][]byte{slow.Queue}, new(bool))
+		require.NoError(t, err)
+		stays := free
+		stays.Delay = 500 // so the queue stays
+		_, _, err = n.AddJob(&stays)
+		require.NoError(t, err)
+		n.Effects()
+		var out []*store.Job
+		var queues []*store.Queue
+		cycle := func() {
+			if _, _, err := n.AddJob(&free); err != nil {
+				t.Fatal(err)
+			}
+			w.effects += len(n.Effects())
+			queues = append(queues[:0], n.Queue(free.Queue))
+			out = n.Fetch(queues, 1, true, out[:0])
+			w.effects += len(n.Effects())
+			n.Ack(&out[0].ID)
+			w.effects += len(n.Effects())
+		}
+		for range 100 {
+			cycle()
+		}
+		w.effects, w.lookUp = 0, 0
+		w.allocs = testing.AllocsPerRun(1000, cycle)
+		return w
+	}
+	without, with := measure(false), measure(true)
+	assert.LessOrEqual(t, with.allocs, without.allocs)
+	assert.Equal(t, without.effects, with.effects)
+	assert.Zero(t, with.lookUp)
+}

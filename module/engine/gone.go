@@ -272,13 +272,14 @@ func (n *Node) runLock(j *store.Job, u store.Unique) *store.Lock {
 	if !u.Runs() {
 		return nil
 	}
-	return n.locks.Live(n.lockName(j, u, store.LockRun))
+	return n.inTheWay(n.keyLock(j, u, store.LockRun), &j.ID, u)
 }
 
 // bar remembers that a job isn't given to other nodes before a lock is free. For each queue it remembers the
 // first such job.
 func (n *Node) bar(l *store.Lock, j *store.Job) {
-	ids := n.barred[string(l.Name())]
+	_, key := store.SlotName(l.Name())
+	ids := n.barred[string(key)]
 	for i := range ids {
 		switch first := n.store.Lookup(&ids[i]); {
 		case first == nil || first.Place != store.InWaiting || first.Queue == j.Queue && j.Before(first):
@@ -294,7 +295,7 @@ func (n *Node) bar(l *store.Lock, j *store.Job) {
 	if len(n.barred) == barredMost {
 		clear(n.barred)
 	}
-	n.barred[string(l.Name())] = append(ids, j.ID)
+	n.barred[string(key)] = append(ids, j.ID)
 	if l.Until > 0 {
 		n.locks.Await(l.Name(), l.Until)
 	}

@@ -209,7 +209,8 @@ func (o *owners) RunLease(id store.ID) int64 {
 func (o *owners) Freed(name []byte) {
 	if store.SpaceOf(name) == store.LockRun {
 		o.store.WakeKeyQueues(name)
-		o.node().unbar(name)
+		_, key := store.SlotName(name)
+		o.node().unbar(key)
 		return
 	}
 	o.node().slotFreed(name)

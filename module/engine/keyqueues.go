@@ -1,6 +1,10 @@
 package engine
 
-import "jobmesh/module/store"
+import (
+	"slices"
+
+	"jobmesh/module/store"
+)
 
 // The per-key queues: jobs that are queued, and wait until no other job with their key is worked on. When a lock
 // that is held elsewhere ends, this node hears of it (Unlock). It also looks by itself now and then (findEnd).
@@ -16,7 +20,7 @@ func (n *Node) pushUnique(j *store.Job, u store.Unique) {
 		n.store.Push(j)
 		return
 	}
-	holder := n.locks.Live(n.lockName(j, u, store.LockRun))
+	holder := n.inTheWay(n.keyLock(j, u, store.LockRun), &j.ID, u)
 	if first := n.store.PushKeyQueue(j, u, holder == nil || holder.Job == j.ID && u.Has(store.UniqueHasRun)); first != nil && first != j {
 		n.notPast(first)
 	}
@@ -83,13 +87,19 @@ func (n *Node) promoteKeyQueues(queues []*store.Queue) []*store.Queue {
 			n.store.Taken(l)
 			continue
 		}
-		holder, first := n.locks.Live(n.scratch.lock), l.Head()
+		first := l.Head()
+		holder := n.inTheWay(n.scratch.lock, &first.ID, first.Unique())
 		if holder != nil && (holder.Job == first.ID || !n.mereVote(first.Unique(), holder)) {
 			n.store.Taken(l)
-			if holder.Until == 0 {
-				n.findEnd(holder)
+			for _, holder := range n.locks.Slots(slices.Clone(n.scratch.lock), first.Unique().Limit(), 0) {
+				if holder == nil {
+					continue
+				}
+				if holder.Until == 0 {
+					n.findEnd(holder)
+				}
+				n.locks.Watch(holder)
 			}
-			n.locks.Watch(holder)
 			continue
 		}
 		n.notPast(n.store.Promote(l))
@@ -105,7 +115,8 @@ func (n *Node) findEnd(l *store.Lock) {
 	if !(*owners)(n).Lives(l.Job) {
 		// This node may have missed the end of the lock's job.
 		n.locks.CheckOrphan(l)
-		n.backOff(string(l.Name()), nil)
+		_, key := store.SlotName(l.Name())
+		n.backOff(string(key), nil)
 		return
 	}
 	// The lock's job may be one of those that wait.

@@ -181,16 +181,16 @@ func (n *Node) extend(j *store.Job, w Work) (pending bool, err error) {
 // answer first, and a client can wait, pending is true, and a Worked effect for it will tell. If the
 // job has the lock, and there is no lease, no answer is needed.
 func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease int64, w Work) (pending bool, err error) {
-	name := n.lockName(j, u, space)
 	if n.mesh.Alone() {
-		token, holder := n.locks.Take(name, &j.ID, lease)
-		if holder != nil {
+		if n.takeLock(j, u, space, lease) != nil {
 			return false, ErrLockLost
 		}
-		setLock(u, space, token)
 		return false, nil
 	}
-	l := n.locks.Live(name)
+	l := n.locks.Live(n.lockName(j, u, space))
+	if u.Limit() > 1 && !u.Has(hasFlag(space)) {
+		l = n.inTheWay(n.keyLock(j, u, space), &j.ID, u)
+	}
 	contested := l != nil && l.Job != j.ID && !n.locks.Outvotes(j.ID, space)
 	if contested && (w.Client == nil || l.Flags&lock.FlagForeign == 0 || u.Has(store.UniqueAny) || j.State == store.StateQueued) {
 		return false, ErrLockLost // otherwise other nodes tell whether this one only hasn't heard of that lock's end
@@ -201,11 +201,11 @@ func (n *Node) renewLock(j *store.Job, u store.Unique, space store.Space, lease 
 // claimAnew is renewLock in a mesh, whatever this node votes for. The client waits if there is a lease, if
 // the job isn't known to have the lock, or if the lock is contested.
 func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease int64, contested bool, w Work) (pending bool, err error) {
-	name := slices.Clone(n.lockName(j, u, space))
 	asks := contested || lease > 0 || !u.Has(hasFlag(space))
-	id, want := j.ID, lock.ForJob{Name: name, Job: j.ID, Lease: lease, Any: u.Has(store.UniqueAny)}
+	id, want := j.ID, n.wantedAgain(j, u, space)
+	want.Lease = lease
 	now, _ := n.locks.AcquireFor(want, func(o lock.Result) {
-		end := n.renewed(&id, space, want.Name, &o)
+		end := n.renewed(&id, space, acquired(want.Name, &o), &o)
 		if j := n.store.Lookup(&id); j != nil && (end == nil || end == ErrLockLost) {
 			n.log(LogState, j)
 			if pending && end != nil {
@@ -229,7 +229,7 @@ func (n *Node) claimAnew(j *store.Job, u store.Unique, space store.Space, lease 
 		return pending, nil
 	}
 	// The caller logs, since the job may be new to it.
-	err = n.renewed(&id, space, want.Name, now)
+	err = n.renewed(&id, space, acquired(want.Name, now), now)
 	if _, only := err.(notExtended); only && !asks {
 		err = nil
 	}
@@ -268,7 +268,7 @@ func (n *Node) renewed(id *store.ID, space store.Space, name []byte, o *lock.Res
 	}
 	switch u := j.Unique(); o.Kind {
 	case lock.Granted:
-		setLock(u, space, o.Token)
+		setLock(u, space, o.Token, name)
 		return nil
 	case lock.Conflict:
 		u.Clear(hasFlag(space))
@@ -316,24 +316,23 @@ func (n *Node) retake(j *store.Job, waited bool) {
 	if u.Has(store.UniqueHasWait) && (n.mesh.Alone() || j.Holders() == 0) {
 		return // it wasn't delivered. Where there are copies, the record may be old
 	}
-	name := slices.Clone(n.lockName(j, u, store.LockWait))
 	if n.mesh.Alone() {
-		if token, holder := n.locks.Take(name, &j.ID, u.LockTTL()); holder == nil {
-			u.SetWait(token)
-		}
+		n.takeLock(j, u, store.LockWait, u.LockTTL())
 		return
 	}
 	id, lease := j.ID, u.LockTTL()
-	if l := n.locks.Live(name); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
+	if l := n.locks.Live(n.lockName(j, u, store.LockWait)); waited && lease > 0 && l != nil && l.Job == id && l.Until > 0 {
 		lease = min(lease, max(1, lock.LeaseOf(l.Until-n.monotonic())))
 	}
-	now, _ := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: lease, Any: u.Has(store.UniqueAny)}, func(o lock.Result) {
-		if n.retaken(&id, name, &o) {
+	want := n.wanted(j, u, store.LockWait)
+	want.Lease = lease
+	now, _ := n.locks.AcquireFor(want, func(o lock.Result) {
+		if n.retaken(&id, acquired(want.Name, &o), &o) {
 			n.log(LogState, n.store.Lookup(&id))
 		}
 	})
 	if now != nil {
-		n.retaken(&id, name, now)
+		n.retaken(&id, acquired(want.Name, now), now)
 	}
 }
 
@@ -341,10 +340,10 @@ func (n *Node) retake(j *store.Job, waited bool) {
 // done, doesn't keep the lock. It says whether the job changed.
 func (n *Node) retaken(id *store.ID, name []byte, o *lock.Result) bool {
 	j := n.store.Lookup(id)
-	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.named(j, store.LockWait, name)
+	waits := j != nil && (j.State == store.StateQueued || j.State == store.StateActive && j.Place != store.InWorking) && n.ofKey(j, store.LockWait, name)
 	switch {
 	case o.Kind == lock.Granted && waits:
-		j.Unique().SetWait(o.Token)
+		setLock(j.Unique(), store.LockWait, o.Token, name)
 	case o.Kind == lock.Granted && j == nil && n.livesOn(id):
 		n.leaveVote(name, id)
 		return false

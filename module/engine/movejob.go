@@ -200,7 +200,7 @@ func (n *Node) TakesJobs(queue []byte) error {
 func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	asleep := wakened(j)
 	if asleep != nil && asleep.WaitsAlive() && !n.notUnique {
-		if l := n.locks.Live(n.lockNameIn(j, asleep, to)); l != nil && l.Job != j.ID && (n.mesh.Alone() || (*owners)(n).Holds(l)) {
+		if l := n.inTheWay(n.lockNameIn(j, asleep, to), &j.ID, asleep); l != nil && l.Job != j.ID && (n.mesh.Alone() || (*owners)(n).Holds(l)) {
 			return duplicate(&l.Job, j.UniqueKey(asleep))
 		}
 		asleep.Set(store.UniquePending)
@@ -232,7 +232,7 @@ func wakened(j *store.Job) store.Unique {
 	return asleep
 }
 
-// lockNameIn is the name of the waiting lock that a job would have in a queue. It is scratch memory.
+// lockNameIn is the name of the waiting lock of the key that a job would have in a queue. It is scratch memory.
 func (n *Node) lockNameIn(j *store.Job, u store.Unique, queue []byte) []byte {
 	scope := append([]byte{}, queue...) // nil would be the scope of the mesh, also for a queue whose name is empty
 	if u.Has(store.UniqueMesh) {

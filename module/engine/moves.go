@@ -78,7 +78,7 @@ func (n *Node) moveAlong(j *store.Job, name []byte) (*store.Job, error) {
 	if u == nil || !u.Has(store.UniqueHasWait) || u.Has(store.UniqueMesh) || u.Strategy() == store.UniqueWindow || string(name) == string(j.Queue.NameBytes()) {
 		return n.moveOn(j, name)
 	}
-	if l := n.locks.Live(n.lockNameIn(j, u, name)); l != nil && l.Job != j.ID {
+	if l := n.inTheWay(n.lockNameIn(j, u, name), &j.ID, u); l != nil && l.Job != j.ID {
 		return j, duplicate(&l.Job, j.UniqueKey(u))
 	}
 	n.endWait(j, u)

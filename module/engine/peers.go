@@ -51,6 +51,7 @@ type Features struct {
 	Crons    bool // recurring jobs
 	Returns  bool // how often a job has come back, in full: wire.Returns
 	Slots    bool // locks with slots, and limits of jobs in progress
+	Limits   bool // keys that several jobs may have at a time
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

@@ -398,6 +398,11 @@ func (n *Node) LacksRates() string { return n.withoutFeature(func(f Features) bo
 // LacksSlots is LacksRates for locks with slots, and for limits of jobs in progress.
 func (n *Node) LacksSlots() string { return n.withoutFeature(func(f Features) bool { return f.Slots }) }
 
+// LacksLimits is LacksRates for keys that several jobs may have at a time.
+func (n *Node) LacksLimits() string {
+	return n.withoutFeature(func(f Features) bool { return f.Limits })
+}
+
 // withoutFeature returns the ID of a node that is known to lack a feature; "": there is none.
 func (n *Node) withoutFeature(has func(Features) bool) string {
 	for _, p := range n.mesh.All() {

@@ -114,12 +114,14 @@ func (n *Node) restore(j *store.Job, u store.Unique, space store.Space, seen boo
 	}
 	switch _, holder := n.locks.Take(name, &j.ID, lease); {
 	case holder == nil && future:
-		setLock(u, space, n.store.Lock(name).Token) // else all tokens from now on would be greater than that
+		setLock(u, space, n.store.Lock(name).Token, name) // else all tokens from now on would be greater than that
 	case holder == nil:
 		n.store.Lock(name).Token = token
 	case asks: // the job may have the lock by others' votes
 	case !n.locks.Outvotes(j.ID, space):
-		u.Clear(hasFlag(space))
+		if u.Clear(hasFlag(space)); u.Limit() > 1 && n.mesh.Alone() {
+			n.takeLock(j, u, space, lease) // another slot may be free
+		}
 		n.log(LogState, j)
 	}
 }

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"slices"
-
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -27,7 +25,7 @@ func (n *Node) gotKey(j *store.Job) {
 	}
 	u.Clear(store.UniquePending)
 	if l := n.locks.Live(name); l != nil && l.Job == j.ID && u.Strategy() != store.UniqueWindow {
-		u.SetWait(l.Token)
+		setLock(u, store.LockWait, l.Token, l.Name())
 	}
 }
 
@@ -44,13 +42,12 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 		if !n.mesh.Alone() {
 			return n.claimAgain(j, u, lease, nack)
 		}
-		token, holder := n.locks.Take(n.lockName(j, u, store.LockWait), &j.ID, lease)
-		if holder != nil {
+		if n.takeLock(j, u, store.LockWait, lease) != nil {
 			n.Stats.Duplicates++
 			n.reschedule(j, u, conflictDelay(u))
 			return false
 		}
-		u.SetWait(token)
+		n.lockName(j, u, store.LockWait) // for markWindow
 		n.markWindow(u)
 	}
 	u.Clear(store.UniquePending)
@@ -69,11 +66,12 @@ func (n *Node) again(j *store.Job, nack bool) bool {
 // of the copy acquires the lock, and announces itself once more before it queues the job.
 func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) bool {
 	id := j.ID
-	name := slices.Clone(n.lockName(j, u, store.LockWait))
+	want := n.wanted(j, u, store.LockWait)
+	name := want.Name
 	window := u.Strategy() == store.UniqueWindow
 	setAnnounced(j) // until the job is left to another node
 	switch {
-	case n.locks.AnyAsks(name):
+	case n.locks.AnyAsks(name, u.Limit()):
 		// Only one acquisition at a time: several would take the votes from each other.
 		n.delay(j, conflictDelay(u)+n.below(putOffMS))
 		return false
@@ -83,10 +81,9 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 	}
 	var now *lock.Result
 	var claim *lock.Acquisition
-	now, claim = n.locks.AcquireFor(lock.ForJob{
-		Name: name, Job: id, Lease: lease, Outlives: window, PutOff: true, Any: u.Has(store.UniqueAny),
-	}, func(o lock.Result) {
-		j := n.store.Lookup(&id)
+	want.Lease, want.Outlives, want.PutOff = lease, window, true
+	now, claim = n.locks.AcquireFor(want, func(o lock.Result) {
+		j, name := n.store.Lookup(&id), acquired(name, &o)
 		if j != nil && n.putOff(j) && j.State == store.StateActive && n.named(j, store.LockWait, name) {
 			if o.Kind == lock.NoQuorum {
 				n.locks.FindLeft(claim)
@@ -109,9 +106,9 @@ func (n *Node) claimAgain(j *store.Job, u store.Unique, lease int64, nack bool) 
 // true if the job may be queued.
 func (n *Node) claimedAgain(j *store.Job, o *lock.Result, nack bool) bool {
 	u := j.Unique()
-	name := string(n.lockName(j, u, store.LockWait))
+	name := string(n.keyLock(j, u, store.LockWait))
 	if o.Kind == lock.Granted {
-		u.SetWait(o.Token)
+		setLock(u, store.LockWait, o.Token, acquired([]byte(name), o))
 		u.Clear(store.UniquePending)
 		delete(n.uniqueMesh.backoffs, name)
 	}

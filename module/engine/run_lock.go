@@ -52,12 +52,11 @@ func (n *Node) claimRun(j *store.Job) claimed {
 			return t
 		}
 	default:
-		token, holder := n.locks.Take(n.lockName(j, u, store.LockRun), &j.ID, u.RunTTL())
-		if holder != nil {
+		if n.takeLock(j, u, store.LockRun, u.RunTTL()) != nil {
 			n.busy(j, u)
 			return claimRefused
 		}
-		n.hasRun(j, u, "", token)
+		n.hasRun(j, "")
 	}
 	n.endsWaiting(j, u)
 	return claimHad
@@ -65,8 +64,8 @@ func (n *Node) claimRun(j *store.Job) claimed {
 
 // claimRunOf is [Node.claimRun] in a mesh.
 func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
-	name := n.lockName(j, u, store.LockRun)
-	l := n.locks.Live(name)
+	name := n.keyLock(j, u, store.LockRun)
+	l := n.inTheWay(name, &j.ID, u)
 	switch {
 	case l != nil && l.Job == j.ID && u.Has(store.UniqueHasRun):
 		return claimHad
@@ -105,7 +104,8 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		lease = n.runLeaseFor(j, u, n.term)
 	}
 	now, _ := n.locks.AcquireFor(lock.ForJob{
-		Name: name, Job: id, Lease: lease + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
+		Name: name, Slots: u.Limit(), First: n.locks.FirstSlot(), Sure: u.Busy() != store.BusyWait,
+		Job: id, Lease: lease + 2*lock.TimeoutMS, Usable: 2 * lock.TimeoutMS, Any: u.Has(store.UniqueAny),
 	}, func(o lock.Result) {
 		delete(n.uniqueMesh.runs, key)
 		n.askFor(queue, -1)
@@ -125,7 +125,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		// Another acquisition that was decided meanwhile may have moved j, or deleted it.
 		if j = n.store.Lookup(&id); j == nil || j.State != store.StateQueued {
 			if now != nil && now.Kind == lock.Granted {
-				n.giveUpRun([]byte(key), &id, now.Token)
+				n.giveUpRun(acquired([]byte(key), now), &id, now.Token)
 			}
 			return claimRefused
 		}
@@ -135,7 +135,8 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 	case now == nil:
 		n.store.HoldBack(j, u)
 	case now.Kind == lock.Granted:
-		n.hasRun(j, u, key, now.Token)
+		setLock(u, store.LockRun, now.Token, acquired([]byte(key), now))
+		n.hasRun(j, key)
 		return claimHad
 	case isBusy(now, &id, u):
 		n.busy(j, u)
@@ -207,11 +208,10 @@ func isBusy(o *lock.Result, id *store.ID, u store.Unique) bool {
 	return o.Kind == lock.Conflict && o.Most && o.Job != *id && u.Busy() != store.BusyWait
 }
 
-// hasRun notes that a job has its run lock.
-func (n *Node) hasRun(j *store.Job, u store.Unique, name string, token uint64) {
+// hasRun follows when a job has got its run lock. name is that of its key.
+func (n *Node) hasRun(j *store.Job, name string) {
 	delete(n.uniqueMesh.backoffs, name)
 	n.lost.Remove(j.ID)
-	u.SetRun(token)
 }
 
 // runLease returns the lease of a job's run lock, in ms: RUNTTL or the term of the delivery, whichever is shorter, or
@@ -233,19 +233,20 @@ func (n *Node) runLeaseFor(j *store.Job, u store.Unique, seconds int64) int64 {
 }
 
 // runDecided goes on when the acquisition of a job's run lock is decided: it delivers the job if the lock was
-// granted. lease is that of the lock, ms.
-func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result) {
-	j := n.store.Lookup(id)
-	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, []byte(name))
+// granted. key is the lock of the job's key; lease is that of the lock that it got, ms.
+func (n *Node) runDecided(key string, id *store.ID, lease int64, o lock.Result) {
+	j, name := n.store.Lookup(id), acquired([]byte(key), &o)
+	here := j != nil && j.State == store.StateQueued && j.ETime > n.now && n.named(j, store.LockRun, name)
 	switch {
 	case o.Kind == lock.Granted && !here:
 		// A WORKING that has come since owns these votes now, and extends them. Don't take them back.
-		if !n.hasByNow(j, store.LockRun, []byte(name), o.Token) && !n.locks.AsksFor(id, name) {
-			n.giveUpRun([]byte(name), id, o.Token)
+		if !n.hasByNow(j, store.LockRun, name, o.Token) && !n.locks.AsksFor(id, string(name)) {
+			n.giveUpRun(name, id, o.Token)
 		}
 	case o.Kind == lock.Granted:
 		u := j.Unique()
-		n.hasRun(j, u, name, o.Token)
+		setLock(u, store.LockRun, o.Token, name)
+		n.hasRun(j, key)
 		q := j.Queue
 		w := n.firstOf(q)
 		if w != nil {
@@ -255,7 +256,7 @@ func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result)
 		n.term = 0
 		if w == nil || q.Pause&PauseOut != 0 || n.passive || n.loading || !allowed || n.isToGo(j) {
 			u.Clear(store.UniqueHasRun) // no client wants the job any more, the queue's limits forbid it, or a flush takes the job
-			n.giveUpRun([]byte(name), id, o.Token)
+			n.giveUpRun(name, id, o.Token)
 			if !allowed {
 				n.serveLater(q)
 			}
@@ -279,7 +280,7 @@ func (n *Node) runDecided(name string, id *store.ID, lease int64, o lock.Result)
 	case here && isBusy(&o, id, j.Unique()):
 		n.busy(j, j.Unique())
 	default:
-		n.backOff(name, &o)
+		n.backOff(key, &o)
 	}
 }
 

@@ -1246,7 +1246,7 @@ func (w *world) leave() {
 }
 
 // unique reads by what a job is unique: unique=until, before, during, both or window,
-// lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
+// limit=…, lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.Arg("unique", &how); how == "" {
@@ -1257,6 +1257,7 @@ func (w *world) unique(a *engine.Add) {
 	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil, "window": store.UniqueWindow}[how]
 	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = !w.D.HasArg("own"), w.D.HasArg("any"), true, []byte("k"), 5, 5
+	w.Arg("limit", &u.Limit)
 	w.Arg("lockttl", &u.LockTTL) // s
 	w.Arg("runttl", &u.RunTTL)   // s
 	busy := ""

@@ -25,6 +25,7 @@ type Unique struct {
 	Mesh, Any      bool
 	Keyed          bool // Key is the job's key; otherwise its body is
 	Key            []byte
+	Limit          int   // how many jobs may have the key at a time, up to store.MaxLimit; 0 is as 1
 	LockTTL        int64 // seconds; 0: as long as the job has the lock. For a window: its TTL
 	RunTTL         int64 // seconds; 0: as long as the job has the lock
 	ConflictDelay  int64 // seconds
@@ -65,16 +66,23 @@ func (n *Node) SetUnique(yes bool) { n.notUnique = !yes }
 
 // lockName is the name of a job's lock, valid until the next one is asked for.
 func (n *Node) lockName(j *store.Job, u store.Unique, space store.Space) []byte {
+	if u.Limit() > 1 && !u.Has(hasFlag(space)) {
+		return n.votedName(j, u, space)
+	}
 	n.scratch.lock = j.AppendLock(n.scratch.lock[:0], u, space)
 	return n.scratch.lock
 }
 
-// named says whether a name is still that of a job's lock: the job's queue may have another name by now. It
-// doesn't use scratch.lock, where the caller may have the name of another job's lock.
+// named says whether a name is still that of a job's lock: the job's queue may have another name by now. If the job
+// hasn't the lock, it is any slot that the job could have. It doesn't use scratch.lock, where the caller may have the
+// name of another job's lock.
 func (n *Node) named(j *store.Job, space store.Space, name []byte) bool {
 	u := j.Unique()
 	if u == nil {
 		return false
+	}
+	if u.Limit() > 1 && !u.Has(hasFlag(space)) {
+		return n.ofKey(j, space, name)
 	}
 	n.scratch.other = j.AppendLock(n.scratch.other[:0], u, space)
 	return string(n.scratch.other) == string(name)
@@ -87,7 +95,10 @@ func hasFlag(space store.Space) uint8 {
 	return store.UniqueHasWait
 }
 
-func setLock(u store.Unique, space store.Space, token uint64) {
+// setLock notes that a job has a lock: that of this name, by this token.
+func setLock(u store.Unique, space store.Space, token uint64, name []byte) {
+	slot, _ := store.SlotName(name)
+	u.SetSlot(space, slot)
 	if space == store.LockRun {
 		u.SetRun(token)
 	} else {
@@ -131,7 +142,7 @@ func (n *Node) hasByNow(j *store.Job, space store.Space, name []byte, token uint
 	if j == nil || j.State == store.StateAcked || !n.named(j, space, name) || !j.Unique().Has(hasFlag(space)) {
 		return false
 	}
-	setLock(j.Unique(), space, token)
+	setLock(j.Unique(), space, token, name)
 	return true
 }
 
@@ -318,11 +329,17 @@ func (n *Node) endVotes(j *store.Job) {
 		return
 	}
 	for _, space := range [...]store.Space{store.LockWait, store.LockRun} {
-		if u.Has(hasFlag(space)) {
-			continue // endLocks frees it at all nodes
+		base := n.keyLock(j, u, space)
+		if u.Limit() > 1 {
+			base = slices.Clone(base) // removing a lock takes the memory
 		}
-		if l := n.locks.Live(n.lockName(j, u, space)); l != nil && l.Job == j.ID && l.Flags&lock.FlagOutlives == 0 {
-			n.locks.Remove(l)
+		for slot, l := range n.locks.Slots(base, u.Limit(), 0) {
+			if u.Has(hasFlag(space)) && slot == u.Slot(space) {
+				continue // endLocks frees it at all nodes
+			}
+			if l != nil && l.Job == j.ID && l.Flags&lock.FlagOutlives == 0 {
+				n.locks.Remove(l)
+			}
 		}
 	}
 }

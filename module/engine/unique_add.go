@@ -56,7 +56,7 @@ func (n *Node) attributes(a *Add) store.Unique {
 	}
 	n.scratch.value = store.AppendUnique(n.scratch.value[:0], &store.UniqueBy{
 		Strategy: s.Strategy, Flags: flags, Conflict: s.Conflict, Busy: s.Busy,
-		LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(s.ConflictDelay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
+		Limit: s.Limit, LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(s.ConflictDelay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
 	})
 	return n.scratch.value
 }
@@ -95,8 +95,9 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		}
 		return n.addDecided(a, id, o)
 	}
+	_, name := store.SlotName(n.scratch.lock)
 	now, claim := n.locks.AcquireFor(lock.ForJob{
-		Name: n.scratch.lock, Job: id, Lease: n.waitLease(a), Outlives: a.Unique.Strategy == store.UniqueWindow,
+		Name: name, Slots: a.Unique.Limit, First: n.locks.FirstSlot(), Job: id, Lease: n.waitLease(a), Outlives: a.Unique.Strategy == store.UniqueWindow,
 		Any: a.Unique.Any, Timeout: a.Timeout,
 	}, func(o lock.Result) {
 		answer, wait, err := decided(o)
@@ -133,6 +134,7 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 	j.ID = id
 	if o.Kind == lock.Granted {
 		j.Unique().SetWait(o.Token)
+		j.Unique().SetSlot(store.LockWait, o.Slot)
 	} else if other, err, over := n.refused(a, j.Unique(), &o.Job); over {
 		n.store.FreeJob(j)
 		return other, false, err
@@ -147,7 +149,7 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 func (n *Node) unclaimAdd(a *Add, id *store.ID, o *lock.Result) {
 	if o.Kind == lock.Granted {
 		n.nameClaim(a)
-		n.freeName(n.scratch.lock, id, o.Token)
+		n.freeName(acquired(n.scratch.lock, o), id, o.Token)
 	}
 }
 
@@ -355,7 +357,7 @@ func (n *Node) leftOutBusy(j *store.Job, u store.Unique) {
 		return
 	}
 	holder := "another node's job" // this node may not know which
-	if l := n.locks.Live(n.lockName(j, u, store.LockRun)); l != nil {
+	if l := n.inTheWay(n.keyLock(j, u, store.LockRun), &j.ID, u); l != nil {
 		holder = l.Job.String()
 	}
 	n.tellLeftOut(fmt.Errorf("%s of the queue %s is dropped: %s has the key %s", j.ID.String(), shown(j.Queue.NameBytes()), holder, shown(j.UniqueKey(u))))

@@ -128,6 +128,7 @@ type Acquisition struct {
 	lease    int64
 	usable   int64    // how much of the lease asking may take, ms; 0: all of it
 	anew     bool     // for a new run: a lock that the same job has already stands against it
+	sure     bool     // its conflict counts only if a majority says so of each slot: all slots are asked for
 	putOff   bool     // for a job that was put off: it counts on no vote that it may have
 	retries  uint8    // rounds that found a holder whose job may be gone
 	gone     store.ID // that job, once it is known to be gone
@@ -256,7 +257,7 @@ func (n *Node) acquireBare(c *Acquisition, slots int, wait int64, client any) (o
 		return Result{Kind: Aborted}, nil
 	}
 	c.name, c.Owner = slices.Clone(c.name), slices.Clone(c.Owner)
-	c.limitTo(slots, n.firstSlot())
+	c.limitTo(slots, n.FirstSlot())
 	if wait <= 0 {
 		wait = TimeoutMS
 	}
@@ -288,6 +289,7 @@ type ForJob struct {
 	Job      store.ID
 	Lease    int64 // ms; 0: until Free
 	Usable   int64 // not 0: it is for a run, and asking may take no more than this of the lease, ms
+	Sure     bool  // a conflict is of use only with Result.Most: all slots are asked for
 	Outlives bool  // the lock gets FlagOutlives
 	PutOff   bool  // the job was put off: a new token is proposed, whatever votes the job may have
 	Any      bool  // a majority of the nodes that can be reached is enough (QUORUM any)
@@ -310,7 +312,7 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 		flags = FlagOutlives
 	}
 	if n.mesh.Alone() && !n.abstains() {
-		name, slot := n.freeSlot(w)
+		name := n.FreeSlot(&w)
 		token, l := n.Take(name, &w.Job, w.Lease)
 		if l != nil {
 			return &Result{Kind: Conflict, Job: l.Job}, nil
@@ -320,13 +322,17 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 			l.Era = n.store.Locks().Epoch
 			n.Log(l)
 		}
-		return &Result{Kind: Granted, Token: token, Slot: slot}, nil
+		o := &Result{Kind: Granted, Token: token}
+		if w.Slots > 1 {
+			o.Slot, _ = store.SlotName(name)
+		}
+		return o, nil
 	}
 	if w.Any {
 		flags |= FlagAny
 	}
 	c := &Acquisition{
-		kind: take, name: slices.Clone(w.Name), Holder: Holder{Job: w.Job}, lease: w.Lease, usable: w.Usable, anew: w.Usable > 0, putOff: w.PutOff,
+		kind: take, name: slices.Clone(w.Name), Holder: Holder{Job: w.Job}, lease: w.Lease, usable: w.Usable, anew: w.Usable > 0, sure: w.Sure, putOff: w.PutOff,
 		flags: flags, deadline: n.host.Monotonic() + cmp.Or(w.Timeout, TimeoutMS),
 	}
 	c.limitTo(w.Slots, w.First)

@@ -160,11 +160,11 @@ func (n *Node) countOthers() { n.store.Locks().Others = uint32(len(n.mesh.All())
 // Asks says whether an acquisition for the job is under way.
 func (n *Node) Asks(id *store.ID) bool { return n.byJob[*id] != nil }
 
-// AsksFor says whether an acquisition of this very lock for the job is under way.
+// AsksFor says whether an acquisition of this very lock for the job is under way, or of any slot of it.
 func (n *Node) AsksFor(id *store.ID, name string) bool {
 	if l := n.byJob[*id]; l != nil {
 		for c := l.Head; c != nil; c = c.ofJob.Next {
-			if string(c.name) == name {
+			if string(c.name) == name || c.slots != nil && c.slots.has(name) {
 				return true
 			}
 		}
@@ -172,8 +172,16 @@ func (n *Node) AsksFor(id *store.ID, name string) bool {
 	return false
 }
 
-// AnyAsks says whether an acquisition of the lock for any job is under way.
-func (n *Node) AnyAsks(name []byte) bool { return n.byName[string(name)] != nil }
+// AnyAsks says whether an acquisition of the lock, or of one of so many slots of it, for any job is under way.
+func (n *Node) AnyAsks(name []byte, slots int) bool {
+	for slot := range slots {
+		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, name)
+		if n.byName[string(n.scratch.slot)] != nil {
+			return true
+		}
+	}
+	return false
+}
 
 // LinesWait says whether locks became free for which somebody waits: [Node.ServeLines] lets them ask.
 func (n *Node) LinesWait() bool { return len(n.called) > 0 }

@@ -335,6 +335,8 @@ func (n *Node) applyVerdict(c *Acquisition, v *verdict) {
 	case c.round != 0 && !v.lives:
 		c.gone = v.id
 	case c.round != 0 || c.retries == 0 || c.last.Kind != Conflict || c.last.Job != v.id:
+	case v.lives && c.slots != nil:
+		n.finishAcquisition(c, n.taken(c), true)
 	case v.lives:
 		n.finishAcquisition(c, c.last, true)
 	default:

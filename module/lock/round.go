@@ -490,14 +490,18 @@ func (n *Node) lostRound(c *Acquisition, need int) {
 		refused++
 	}
 	switch {
-	case c.kind == take && who != nil && n.elsewhere(c):
-	case c.kind == take && against >= need:
+	case c.kind == take && who != nil && !(c.anew && who.job == c.Job) && n.elsewhere(c, who, against >= n.mesh.Majority(), against < need):
+	case c.kind == take && against >= need && (c.slots == nil || c.anew || !c.slots.split):
 		// The holder's job may be gone. Then try again.
 		doubt := n.mayBeOrphan(c, who.job)
-		if doubt {
+		o := Result{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.mesh.Majority()}
+		switch {
+		case doubt:
 			c.retries++
+		case c.slots != nil:
+			o = n.taken(c)
 		}
-		n.missed(c, Result{Kind: Conflict, Job: who.job, Owner: []byte(who.owner), Most: against >= n.mesh.Majority()}, !doubt)
+		n.missed(c, o, !doubt)
 	case c.kind == take:
 		o := Result{Kind: NoQuorum, Began: c.began}
 		if who != nil {
@@ -543,7 +547,7 @@ func (n *Node) missed(c *Acquisition, o Result, definite bool) {
 		return
 	}
 	if c.slots != nil && c.retries == 0 {
-		c.slots.tried, c.slots.probes = c.slots.tried[:0], 0
+		c.slots.searchAnew()
 	}
 	c.tries++
 	c.retry = now + 1

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"iter"
 	"slices"
 
 	"jobmesh/module/store"
@@ -12,9 +13,6 @@ import (
 //
 // An acquisition asks for one slot after the other, and takes back the votes for one before it asks for the next. It begins with the slots that look
 // free to this node. Where none does, a few are asked for all the same: this node may have missed that they are free.
-
-// MaxLimit is how many may hold a lock at a time at most (LIMIT).
-const MaxLimit = 256
 
 const (
 	slotProbes = 4    // slots that look taken, and are asked for all the same
@@ -30,6 +28,39 @@ type slotSearch struct {
 	slot   int    // the one that is asked for
 	tried  []int  // those that were refused since the acquisition began, or paused
 	probes int    // how many of these looked taken
+	sure   []int  // those that a majority of all nodes has refused
+	split  bool   // one was refused by too few: whoever is named may not have it
+	lowest Result // names the holder of the lowest slot that was refused
+}
+
+// Slots are the first so many slots of a lock, beginning with slot first: each with the lock that somebody has, nil if it looks free to this node. It
+// ends after slotLook slots.
+func (n *Node) Slots(base []byte, slots, first int) iter.Seq2[int, *store.Lock] {
+	return func(yield func(int, *store.Lock) bool) {
+		for k := range min(slots, slotLook) {
+			slot := (first + k) % slots
+			n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, base)
+			if !yield(slot, n.Live(n.scratch.slot)) {
+				return
+			}
+		}
+	}
+}
+
+// SlotOf is the slot of a lock that a holder has, as far as this node knows, the first one from slot first on; -1: none.
+func (n *Node) SlotOf(base []byte, slots, first int, h *Holder) int {
+	for slot, l := range n.Slots(base, slots, first) {
+		if l != nil && h.has(l) {
+			return slot
+		}
+	}
+	return -1
+}
+
+// has says whether a name is that of the lock or of one of its slots.
+func (s *slotSearch) has(name string) bool {
+	_, base := store.SlotName([]byte(name))
+	return string(base) == string(s.base)
 }
 
 // lineName is the name by which those wait that want a lock or one of its slots.
@@ -47,27 +78,21 @@ func (c *Acquisition) limitTo(slots, first int) {
 	}
 }
 
-// firstSlot is where an acquisition for an owner begins to look. Different nodes begin at different slots, so that they rarely ask for the same one
+// FirstSlot is where an acquisition for an owner begins to look. Different nodes begin at different slots, so that they rarely ask for the same one
 // at a time.
-func (n *Node) firstSlot() int {
+func (n *Node) FirstSlot() int {
 	if n.mesh.Alone() {
 		return 0
 	}
 	return int(uint64(n.self.Node()) >> 1 & (store.MaxSlots - 1))
 }
 
-// slotOf is the slot that the holder has, as far as this node knows; -1: none. A job that is about to run, or was put off, takes over none.
+// slotOf is the slot that the holder has, as far as this node knows; -1: none. A job that is about to run takes over none.
 func (n *Node) slotOf(c *Acquisition) int {
-	if c.Job != (store.ID{}) {
+	if c.anew {
 		return -1
 	}
-	for slot := range c.slots.most {
-		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
-		if l := n.Live(n.scratch.slot); l != nil && c.has(l) {
-			return slot
-		}
-	}
-	return -1
+	return n.SlotOf(c.slots.base, c.slots.most, 0, &c.Holder)
 }
 
 // hasAlready says whether the holder has the lock already, or a slot of it, so that the acquisition renews that.
@@ -101,23 +126,21 @@ func (n *Node) nextSlot(c *Acquisition) bool {
 // findSlot finds a slot that looks free, or one that is to be asked for all the same; -1: there is none.
 func (n *Node) findSlot(c *Acquisition) int {
 	s, taken := c.slots, -1
-	if c.anew && len(s.tried) >= slotsAnew {
+	if c.anew && !c.sure && len(s.tried) >= slotsAnew {
 		return -1
 	}
-	for k := range min(s.most, slotLook) {
-		slot := (s.first + k) % s.most
+	for slot, l := range n.Slots(s.base, s.most, s.first) {
 		if slices.Contains(s.tried, slot) {
 			continue
 		}
-		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, s.base)
-		if n.Live(n.scratch.slot) == nil {
+		if l == nil {
 			return slot
 		}
 		if taken < 0 {
 			taken = slot
 		}
 	}
-	if taken < 0 || c.anew || n.mesh.Alone() || s.probes >= slotProbes {
+	if taken < 0 || n.mesh.Alone() || !c.sure && (c.anew || s.probes >= slotProbes) {
 		return -1
 	}
 	s.probes++
@@ -137,12 +160,20 @@ func (n *Node) askForSlot(c *Acquisition, slot int) {
 	}
 }
 
-// elsewhere asks for another slot after a round for one was lost. False: there is none to ask for.
-func (n *Node) elsewhere(c *Acquisition) bool {
-	if c.slots == nil || c.kind != take || c.retries > 0 {
+// elsewhere asks for another slot after a round for one was lost, to the holder that most nodes name. sure says that so many are a majority of
+// all, and split that they are too few. False: there is none to ask for.
+func (n *Node) elsewhere(c *Acquisition, who *answer, sure, split bool) bool {
+	s := c.slots
+	if s == nil || c.retries > 0 {
 		return false
 	}
-	c.slots.tried = append(c.slots.tried, c.slots.slot)
+	s.tried, s.split = append(s.tried, s.slot), s.split || split
+	if sure {
+		s.sure = append(s.sure, s.slot)
+	}
+	if s.lowest.Kind != Conflict || s.slot <= s.lowest.Slot {
+		s.lowest = Result{Kind: Conflict, Slot: s.slot, Job: who.job, Owner: []byte(who.owner)}
+	}
 	slot := n.findSlot(c)
 	if slot < 0 {
 		return false
@@ -154,36 +185,50 @@ func (n *Node) elsewhere(c *Acquisition) bool {
 	return true
 }
 
-// freeSlot is a slot that is free at a node that is alone, with its name; if there is none, the lowest one.
-func (n *Node) freeSlot(w ForJob) (name []byte, slot int) {
-	if w.Slots <= 1 {
-		return w.Name, 0
-	}
-	for k := range min(w.Slots, slotLook) {
-		slot = (w.First + k) % w.Slots
-		if name = store.AppendSlotName(nil, slot, w.Name); n.Live(name) == nil {
-			return name, slot
-		}
-	}
-	return w.Name, 0
+// searchAnew makes an acquisition look at all slots again.
+func (s *slotSearch) searchAnew() {
+	s.tried, s.sure, s.probes, s.split, s.lowest = s.tried[:0], s.sure[:0], 0, false, Result{}
 }
 
-// taken is the conflict of an acquisition that finds no slot to ask for: it names the holder of the lowest slot.
-func (n *Node) taken(c *Acquisition) Result {
-	for slot := range min(c.slots.most, slotLook) {
-		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
-		if l := n.Live(n.scratch.slot); l != nil {
-			return Result{Kind: Conflict, Job: l.Job, Owner: slices.Clone(l.Owner())}
+// FreeSlot is the name of the slot that the job has at a node that is alone, or of a free one; if there is none, of the lowest one.
+func (n *Node) FreeSlot(w *ForJob) []byte {
+	if w.Slots <= 1 {
+		return w.Name
+	}
+	free := -1
+	if w.Usable == 0 {
+		free = n.SlotOf(w.Name, w.Slots, 0, &Holder{Job: w.Job})
+	}
+	if free < 0 {
+		for slot, l := range n.Slots(w.Name, w.Slots, w.First) {
+			if l == nil {
+				free = slot
+				break
+			}
 		}
 	}
-	return Result{Kind: Conflict}
+	return store.AppendSlotName(nil, max(free, 0), w.Name)
+}
+
+// taken is the conflict of an acquisition that finds no slot to ask for: it names the holder of the lowest slot. Most says that a majority has refused
+// each slot, or that this node has its job.
+func (n *Node) taken(c *Acquisition) Result {
+	s := c.slots
+	r := s.lowest
+	most := s.most <= slotLook
+	for slot, l := range n.Slots(s.base, s.most, 0) {
+		if l != nil && (r.Kind != Conflict || slot < r.Slot) {
+			r = Result{Kind: Conflict, Slot: slot, Job: l.Job, Owner: slices.Clone(l.Owner())}
+		}
+		most = most && (slices.Contains(s.sure, slot) || l != nil && l.Job != (store.ID{}) && n.jobs.Holds(l))
+	}
+	return Result{Kind: Conflict, Job: r.Job, Owner: r.Owner, Most: most}
 }
 
 // watchSlots makes Tick see the ends of the slots for which an acquisition waits.
 func (n *Node) watchSlots(c *Acquisition) {
-	for slot := range min(c.slots.most, slotLook) {
-		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
-		if l := n.Live(n.scratch.slot); l != nil {
+	for _, l := range n.Slots(c.slots.base, c.slots.most, 0) {
+		if l != nil {
 			n.Watch(l)
 		}
 	}

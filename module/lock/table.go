@@ -800,7 +800,7 @@ func (n *Node) ClearSlots(name []byte) (cleared int64, err error) {
 }
 
 func (n *Node) clearSlots(name []byte, upTo uint64) (cleared int64) {
-	for slot := range MaxLimit {
+	for slot := range store.MaxLimit {
 		cleared += n.clearOne(store.AppendSlotName(nil, slot, name), upTo)
 	}
 	return cleared

@@ -7,8 +7,8 @@ import (
 	"jobmesh/module/table"
 )
 
-// KeyQueue has those queued jobs of a queue that share a key and may only be worked on one
-// at a time (C: struct jm_key_queue). At most one of them, the front, is in the waiting list. The
+// KeyQueue has those queued jobs of a queue that share a key and may only be worked on one, or
+// a few (LIMIT), at a time (C: struct jm_key_queue). At most one of them, the front, is in the waiting list. The
 // others are held back, and fetching never meets them. A queue has a per-key queue for each
 // key that such a job has. The per-key queue's name follows it in the same allocation: the
 // scope ('m' for the mesh, 'q' for the queue) and the key as in [AppendLockName]. The name
@@ -52,7 +52,7 @@ func keyQueueOfEntry(e *table.Entry) *KeyQueue { return (*KeyQueue)(unsafe.Point
 func (s *Store) initKeyQueues() {
 	s.keyQueues.Init(s.alloc, func(e *table.Entry) uint64 { return keyQueueOfEntry(e).hash })
 	s.toPromote, s.heldBack = s.toPromote[:0], 0
-	s.rings, s.waking = table.Index{}, s.waking[:0]
+	s.rings, s.waking, s.wakesAll = table.Index{}, s.waking[:0], false
 }
 
 // keyQueueBytes is the size of a per-key queue with this name, in bytes.
@@ -89,7 +89,7 @@ func (l *KeyQueue) Head() *Job {
 // Front says whether the per-key queue has a front, a job that can be fetched.
 func (l *KeyQueue) Front() bool { return l.hasFront }
 
-// AppendLock appends the name of the per-key queue's lock.
+// AppendLock appends the name of the lock of the per-key queue's key.
 func (l *KeyQueue) AppendLock(dst []byte) []byte {
 	name := l.name()
 	if name[0] == 'm' {
@@ -238,9 +238,10 @@ func (l *KeyQueue) lacksFront() bool {
 	return l.Queue.state == queueAttached && !l.hasFront && l.Head() != nil
 }
 
-// WakeKeyQueues tells the per-key queues of a lock's key that the lock may be free:
-// [Store.NextToPromote] returns those that have jobs and no front.
+// WakeKeyQueues tells the per-key queues of a lock's key that the lock, or this slot of it, may be
+// free: [Store.NextToPromote] returns those that have jobs and no front.
 func (s *Store) WakeKeyQueues(lock []byte) {
+	slot, lock := SlotName(lock)
 	if s.keyQueues.Len == 0 || len(lock) < 3 || Space(lock[0]) != LockRun {
 		return
 	}
@@ -267,6 +268,7 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 	if lock[1] == 'm' {
 		if first := s.firstOfRing(name); first != nil {
 			s.setLeft(first, first.len)
+			s.wakesAll = s.wakesAll || slot > 0
 		}
 		return
 	}
@@ -278,9 +280,9 @@ func (s *Store) WakeKeyQueues(lock []byte) {
 }
 
 // Taken notes that l's key isn't free: the other per-key queues in its ring aren't woken any
-// more.
+// more. They are if a slot above 0 was freed: their jobs may have a greater limit.
 func (s *Store) Taken(l *KeyQueue) {
-	if l.ring() != nil && len(s.waking) > 0 {
+	if !s.wakesAll && l.ring() != nil && len(s.waking) > 0 {
 		s.setLeft(s.firstOfRing(l.name()), 0)
 	}
 }
@@ -354,6 +356,7 @@ func (s *Store) setLeft(first *ring, left uint64) {
 		s.waking[first.at] = s.waking[last]
 		s.waking[first.at].at = first.at
 		s.waking = s.waking[:last]
+		s.wakesAll = s.wakesAll && last > 0
 	}
 	first.left = left
 }

@@ -30,6 +30,7 @@ type Store struct {
 	rings      table.Index // of the first of each ring; has no segments until there is a ring
 	toPromote  []*KeyQueue
 	waking     []*ring // the first of each ring that has some left to wake
+	wakesAll   bool    // a slot above 0 is free: see Taken
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	counted    [reasons - 1]uint64 // see Counted

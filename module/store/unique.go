@@ -63,11 +63,15 @@ const (
 // longer.
 const MaxUniqueKey = 4096
 
+// MaxLimit is how many jobs, or owners, may have a lock at a time at most (LIMIT).
+const MaxLimit = 256
+
 // Unique is the value of a job's [TagUnique]: what the job is unique by, and which locks it
 // has. It decides which locks there are: after a restart the locks of jobs are made anew from
 // these values.
 //
-//	0 format  1 strategy  2 flags  3 conflict  4 busy  5-7 zero
+//	0 format  1 strategy  2 flags  3 conflict  4 busy
+//	5 LIMIT less 1  6 slot of the waiting lock  7 slot of the run lock
 //	8 token of the waiting lock  16 token of the run lock  (64 bits, 0: none)
 //
 // Format 1 is for jobs that can be put off, or that give times of their own. It also has
@@ -89,6 +93,7 @@ const (
 type UniqueBy struct {
 	Strategy, Flags, Conflict, Busy           uint8
 	LockTTL, RunTTL, ConflictDelay, BusyDelay uint32 // seconds, 0: none
+	Limit                                     int    // how many jobs may have the key at a time, up to MaxLimit; 0 is as 1
 	Key                                       []byte // of MaxUniqueKey bytes at most; with UniqueKeyed
 }
 
@@ -98,7 +103,7 @@ func AppendUnique(dst []byte, by *UniqueBy) []byte {
 	if by.LockTTL|by.RunTTL|by.ConflictDelay|by.BusyDelay != 0 || by.Conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
 		format = uniqueTimed
 	}
-	dst = append(dst, format, by.Strategy, by.Flags, by.Conflict, by.Busy, 0, 0, 0)
+	dst = append(dst, format, by.Strategy, by.Flags, by.Conflict, by.Busy, uint8(max(by.Limit, 1)-1), 0, 0)
 	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if format == uniqueTimed {
 		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, by.ConflictDelay, by.BusyDelay, 0, 0} {
@@ -125,6 +130,8 @@ func checkUnique(u Unique) error {
 		return fmt.Errorf("%w: unique flags %#x", ErrRecord, u[2])
 	case u[3] >= conflicts || u[4] >= busies:
 		return fmt.Errorf("%w: conflict rules %d and %d", ErrRecord, u[3], u[4])
+	case u[6] > u[5] || u[7] > u[5]:
+		return fmt.Errorf("%w: slots %d and %d of a lock that has %d", ErrRecord, u[6], u[7], u.Limit())
 	case int64(u.WaitToken()) < 0 || int64(u.RunToken()) < 0:
 		return fmt.Errorf("%w: tokens %#x and %#x", ErrRecord, u.WaitToken(), u.RunToken())
 	}
@@ -168,6 +175,22 @@ func (u Unique) Set(flags uint8) { u[2] |= flags }
 
 // Clear clears these flags.
 func (u Unique) Clear(flags uint8) { u[2] &^= flags }
+
+// Limit is how many jobs may have the key at a time, 1 to MaxLimit: so many slots the lock has for this job.
+func (u Unique) Limit() int { return int(u[5]) + 1 }
+
+// Slot is the slot of its lock that the job has, or had last, or 0.
+func (u Unique) Slot(space Space) int { return int(u[slotAt(space)]) }
+
+// SetSlot notes which slot the job has, below Limit.
+func (u Unique) SetSlot(space Space, slot int) { u[slotAt(space)] = uint8(slot) }
+
+func slotAt(space Space) int {
+	if space == LockRun {
+		return 7
+	}
+	return 6
+}
 
 // Conflict is the rule for adding the job while another has its key (ConflictDrop …).
 func (u Unique) Conflict() uint8 { return u[3] }
@@ -253,8 +276,16 @@ func (j *Job) UniqueKey(u Unique) []byte {
 	return j.Body()
 }
 
-// AppendLock appends the name of a unique job's lock.
+// AppendLock appends the name of a unique job's lock: that of its slot.
 func (j *Job) AppendLock(dst []byte, u Unique, space Space) []byte {
+	if u[5] > 0 {
+		dst = AppendSlotName(dst, u.Slot(space), nil)
+	}
+	return j.AppendKeyLock(dst, u, space)
+}
+
+// AppendKeyLock appends the name of the lock of a unique job's key, which may have slots.
+func (j *Job) AppendKeyLock(dst []byte, u Unique, space Space) []byte {
 	var scope []byte
 	if !u.Has(UniqueMesh) {
 		scope = j.Queue.NameBytes()

@@ -28,11 +28,12 @@ func TestUniqueValueWithAndWithoutTimes(t *testing.T) {
 		{"put off where there is no dead queue", ConflictDrop, BusyDead, 0, 0, 0, 0, 48},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := Unique(AppendUnique(nil, &UniqueBy{UniqueBoth, UniqueKeyed | UniqueMesh, tc.conflict, tc.busy, tc.lock, tc.run, tc.delay, tc.delay2, key}))
+			u := Unique(AppendUnique(nil, &UniqueBy{UniqueBoth, UniqueKeyed | UniqueMesh, tc.conflict, tc.busy, tc.lock, tc.run, tc.delay, tc.delay2, MaxLimit, key}))
 			require.NoError(t, checkUnique(u))
 			require.Len(t, u, tc.size+len(key))
 			u.SetWait(1 << 60)
 			u.SetRun(1<<60 + 1)
+			u.SetSlot(LockRun, MaxLimit-1)
 			u.CountTry()
 			long := tc.size == 48
 			tries := uint32(0)
@@ -45,6 +46,7 @@ func TestUniqueValueWithAndWithoutTimes(t *testing.T) {
 				assert.Equal(t, []int64{int64(tc.lock), int64(tc.run), int64(tc.delay), int64(tc.delay2)},
 					[]int64{u.LockTTL() / 1000, u.RunTTL() / 1000, u.ConflictDelay() / 1000, u.BusyDelay() / 1000})
 				assert.Equal(t, tries, u.Tries())
+				assert.Equal(t, []int{MaxLimit, 0, MaxLimit - 1}, []int{u.Limit(), u.Slot(LockWait), u.Slot(LockRun)})
 				assert.Equal(t, []uint64{1 << 60, 1<<60 + 1}, []uint64{u.WaitToken(), u.RunToken()})
 				assert.True(t, u.Has(UniqueKeyed|UniqueMesh|UniqueHasWait|UniqueHasRun))
 			}
@@ -55,6 +57,8 @@ func TestUniqueValueWithAndWithoutTimes(t *testing.T) {
 			unkeyed.Clear(UniqueKeyed)
 			require.NoError(t, checkUnique(unkeyed))
 			require.ErrorIs(t, checkUnique(unkeyed[:tc.size-1]), ErrRecord)
+			unkeyed[5] = 2 // LIMIT 3: slot 255 is none of its slots
+			require.ErrorIs(t, checkUnique(unkeyed), ErrRecord)
 		})
 	}
 

@@ -38,6 +38,9 @@ func TestLifeS10(t *testing.T) {
 		{"QCONFIG", "SET", "q", "CONCURRENCY", 2},
 		{"QCONFIG", "SET", "q", "RATE", 2, 1},
 		{"LOCK.ACQUIRE", "n", "o", 1000, "LIMIT", 2},
+		{"ADDJOB", "q", "b", 1000, "UNIQUE", "until-processed", "LIMIT", 2},
+		{"ADDJOBS", "q", 1000, "UNIQUE", "during-processing", "LIMIT", 2, "BODIES", "b"},
+		{"QCONFIG", "SET", "q", "LIMIT", 2},
 	} {
 		v := s.Do(refused...)
 		assert.True(t, v.Err("ERR node "+former.String()+" has a version without this"), "%v: %v", refused, v)

@@ -167,7 +167,7 @@ func TestLifeA10(t *testing.T) {
 		"ADDJOBS q 0 UNIQUE until-processed PAIRS k":               "ERR PAIRS needs a key and a body for each",
 		"ADDJOBS q 0 UNIQUE until-processed PAIRS k b l":           "ERR PAIRS needs a key and a body for each",
 		"ADDJOBS q 0 UNIQUE until-processed KEY k PAIRS k b":       "ERR KEY goes with BODIES",
-		"ADDJOBS q 0 PAIRS k b":                                    "ERR KEY, SCOPE, LOCKTTL",
+		"ADDJOBS q 0 PAIRS k b":                                    "ERR KEY, SCOPE, LIMIT, LOCKTTL",
 		"ADDJOBS q x BODIES b":                                     "ERR timeout is not an integer",
 		"ADDJOBS q -1 BODIES b":                                    "ERR timeout is negative",
 		"ADDJOBS q 0 b BODIES":                                     "ERR syntax error",

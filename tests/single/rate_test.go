@@ -2,6 +2,7 @@ package single
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -196,4 +197,53 @@ func TestRatesBeginAnew(t *testing.T) {
 	require.Equal(t, "OK", c.Do("RENAME", "other", "q").Str)
 	require.Equal(t, 2, some())
 	require.Equal(t, 0, some())
+}
+
+// R5: while a queue is limited, and its jobs and a client wait, the jobs of another queue cost the server no more time than before. The two are
+// measured by turns, and the best of each compared: what disturbs the machine only adds.
+func TestLifeR5(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	for i := range 20 {
+		add(t, c, "slow", fmt.Sprint(i), 0)
+	}
+	add(t, c, "free", "stays", 0, "DELAY", 3600) // so that the queue stays
+	const cycle = `for i = 1, 2000 do
+		redis.call('ADDJOB', 'free', 'b', 0)
+		local got = redis.call('GETJOB', 'NOHANG', 'FROM', 'free')
+		redis.call('ACKJOB', got[1][2])
+	end`
+	cpu := func() float64 {
+		user, err := strconv.ParseFloat(s.Info("cpu", "used_cpu_user_main_thread"), 64)
+		require.NoError(t, err)
+		system, err := strconv.ParseFloat(s.Info("cpu", "used_cpu_sys_main_thread"), 64)
+		require.NoError(t, err)
+		return user + system
+	}
+	w := s.Dial()
+	best := map[bool]float64{}
+	for round := range 24 {
+		limited := round%2 == 1
+		if limited {
+			require.Equal(t, "OK", c.Do("QCONFIG", "SET", "slow", "RATE", 1, 3600).Str)
+			c.Do("GETJOB", "NOHANG", "FROM", "slow")
+			w.Send("GETJOB", "TIMEOUT", 600_000, "FROM", "slow")
+			harness.Await(t, 10*time.Second, "the client to wait", func() bool { return c.Do("QSTAT", "slow").Field("blocked").Int() == 1 })
+		}
+		before := cpu()
+		require.False(t, c.Do("EVAL", cycle, 0).Err("ERR"))
+		if took := cpu() - before; round > 1 && (best[limited] == 0 || took < best[limited]) {
+			best[limited] = took
+		}
+		if limited {
+			require.EqualValues(t, 1, c.Do("QCONFIG", "DEL", "slow").Int())
+			require.Len(t, w.Receive().Elems, 1, "it is served when there is no limit")
+			for range 2 {
+				add(t, c, "slow", "b", 0)
+			}
+		}
+	}
+	t.Logf("CPU of 2000 cycles: %.1f ms without, %.1f ms with a limited queue", best[false]*1000, best[true]*1000)
+	assert.Less(t, best[true], best[false]*1.15)
 }

@@ -18,6 +18,8 @@ import (
 //     is over;
 //   - no two clients work at the same time on different jobs that run alone by the same
 //     key. Each client has its job for the retry time or RUNTTL from when it was given it;
+//   - with a limit on the jobs of a key, no more than that have it, and no more are worked on
+//     at the same time;
 //   - every ADDJOB is answered, and every promised job delivered;
 //   - the fencing tokens that clients are given for the runs of a key's jobs grow;
 //   - in the end, when the jobs are gone, their keys can be had at any node, and
@@ -26,6 +28,7 @@ import (
 // Uniques are the unique jobs of a history.
 type Uniques struct {
 	Jobs, Keys int
+	Limit      int     // how many jobs may have a key at a time, at most: each job says a number up to this; 0 is as 1
 	Any        float64 // share of jobs with QUORUM any
 	Leases     bool    // some have LOCKTTL or RUNTTL
 	Harsh      bool    // some are ONBUSY drop or dead, or ONCONFLICT replace
@@ -34,6 +37,14 @@ type Uniques struct {
 	MaxLease   int64   // likewise; 0: the default
 	PutOff     float64 // share of jobs that a conflict puts off (ONCONFLICT reschedule), in addition to one in four
 	Long       bool    // a conflict or a busy key may put a job off for longer than its retry time
+}
+
+// limit is how many jobs may have a key at a time at most.
+func (u *Uniques) limit() int {
+	if u == nil { // of tests of the judge
+		return 1
+	}
+	return max(u.Limit, 1)
 }
 
 // uniqueJob is what the judge knows of a unique job.
@@ -63,7 +74,7 @@ type uniqueWorld struct {
 	waiting map[string][]*job // promised
 	running map[string][]*working
 	adds    []*job
-	tokens  map[string]shownToken // by what is locked: the greatest that a client was given
+	tokens  map[string]shownToken // by what is locked, and its slot: the greatest that a client was given
 }
 
 // shownToken is a fencing token that a client was given with a job.
@@ -82,14 +93,18 @@ func (s *Sim) tokenGiven(n *node, j *job) {
 	if u.Any || sj == nil || u.Strategy != store.UniqueDuring && u.Strategy != store.UniqueBoth {
 		return
 	}
-	got, last := shownToken{lock.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[u.run]
+	name := u.run
+	if sj.Unique() != nil {
+		name = fmt.Sprint(u.run, " slot ", sj.Unique().Slot(store.LockRun))
+	}
+	got, last := shownToken{lock.ShownToken(n.e.Token(sj)), j, n, s.now}, s.uniques.tokens[name]
 	switch {
 	case got.token == 0:
 		s.fail("node %d delivers %s without a token%s", n.i, j.id, s.placement(j))
 	case got.token < last.token || got.token == last.token && last.j != j:
 		s.fail("node %d delivers %s (%s) by token %d, after node %d delivered %s by %d at %d%s", n.i, j.id, u.run, got.token, last.n.i, last.j.id, last.token, last.at, s.placement(j))
 	}
-	s.uniques.tokens[u.run] = got
+	s.uniques.tokens[name] = got
 }
 
 func (s *Sim) startUniques() {
@@ -139,6 +154,11 @@ func (s *Sim) uniqueAdd() engine.Add {
 			u.RunTTL = 1 + s.r.Int64N(retrySecs)
 		case 2:
 			u.Strategy, u.LockTTL = store.UniqueWindow, 1+s.r.Int64N(20)
+		}
+	}
+	if s.Uniques.Limit > 1 {
+		if u.Limit = 1 + s.r.IntN(s.Uniques.Limit); u.Limit > 1 && (u.Conflict == store.ConflictReturn || u.Conflict == store.ConflictReplace) {
+			u.Conflict = store.ConflictDrop
 		}
 	}
 	a := engine.Add{
@@ -254,9 +274,13 @@ func (s *Sim) hasWait(j *job) {
 	u := j.unique
 	list := slices.DeleteFunc(s.uniques.waiting[u.wait], func(o *job) bool { return !s.waitLocked(o) })
 	if s.waitLocked(j) && !u.Any {
+		others := 0
 		for _, o := range list {
-			if o != j && !o.unique.Any && s.disks(o) > 0 {
-				s.fail("jobs %s and %s both have %s%s%s", o.id, j.id, u.wait, s.placement(o), s.placement(j))
+			if o == j || o.unique.Any || s.disks(o) == 0 {
+				continue
+			}
+			if others++; others >= s.Uniques.limit() {
+				s.fail("jobs %s and %s both have %s, as %d in all%s%s", o.id, j.id, u.wait, others+1, s.placement(o), s.placement(j))
 			}
 		}
 	}
@@ -329,9 +353,13 @@ func (s *Sim) begins(n *node, j *job, at int64) {
 		return
 	}
 	list := slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return s.now >= w.until || w.j.done })
+	others := map[*job]bool{}
 	for _, w := range list {
-		if w.j != j && !w.j.unique.Any && !u.Any && (s.Faults.Skew == 0 || !s.healed) {
-			s.fail("node %d has %s worked on, and %s, which has %s, is worked on for another %d ms%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, s.placement(w.j), s.placement(j))
+		if w.j == j || w.j.unique.Any || u.Any || s.Faults.Skew > 0 && s.healed {
+			continue
+		}
+		if others[w.j] = true; len(others) >= s.Uniques.limit() {
+			s.fail("node %d has %s worked on, and %s, which has %s, is worked on for another %d ms, as one of %d%s%s", n.i, j.id, w.j.id, u.run, w.until-s.now, len(others)+1, s.placement(w.j), s.placement(j))
 		}
 	}
 	if !u.refused {

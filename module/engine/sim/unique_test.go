@@ -90,6 +90,31 @@ var uniqueHistories = map[string]Config{
 	}},
 }
 
+// limitHistories are unique jobs of which several may have a key at a time.
+var limitHistories = map[string]Config{
+	"calm": {PerTenSeconds: 600, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 300, Keys: 2, Limit: 3, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"trouble": {PerTenSeconds: 1600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.8, Once: 0.2, Replicate: 3, Uniques: &Uniques{Jobs: 250, Keys: 2, Limit: 3, PutOff: 0.2, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 40, Crashes: 90, Resets: 60, Pauses: 60,
+	}},
+	"partitions": {PerTenSeconds: 1600, Nodes: 5, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 250, Keys: 2, Limit: 4, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Loss: 0.01, Partitions: 90, CutSecs: 30, Resets: 30,
+	}},
+	"everysec": {PerTenSeconds: 1600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 250, Keys: 2, Limit: 3, Deleted: 0.1, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Crashes: 60, Stops: 30, Blackouts: 20, Rewrites: 60, Resets: 30,
+	}},
+	"moves": {PerTenSeconds: 1600, Nodes: 4, Jobs: 20, Seconds: 150, AckShare: 0.7, Replicate: 2, Failing: 0.3, Uniques: &Uniques{Jobs: 200, Keys: 3, Limit: 3, Harsh: true, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Pressure: 100, Leaving: 60, PauseQueue: 100, Resets: 60, Renames: 60,
+	}},
+	"promotions": {PerTenSeconds: 1600, Nodes: 3, Jobs: 10, Seconds: 180, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 250, Keys: 2, Limit: 3, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Promotions: 60, Crashes: 20, Resets: 30,
+	}},
+	"everything": {PerTenSeconds: 1600, Nodes: 5, Jobs: 20, Seconds: 240, AckShare: 0.8, Wiped: 2, Replicate: 3, Fast: 0.05, Uniques: &Uniques{Jobs: 250, Keys: 3, Limit: 4, Any: 0.1, Leases: true, Harsh: true, Deleted: 0.05, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Loss: 0.01, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, CutSecs: 40, Pauses: 20, Pressure: 20, Leaving: 10, PauseQueue: 20, Renames: 20,
+	}},
+}
+
+func TestLimitHistories(t *testing.T) { playAll(t, limitHistories, 6) }
+
 func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 6) }
 
 // If clocks are set, a run may end early by a hundredth of its own time, however long
