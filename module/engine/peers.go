@@ -51,6 +51,7 @@ type Features struct {
 	Crons    bool // recurring jobs
 	Returns  bool // how often a job has come back, in full: wire.Returns
 	Slots    bool // locks with slots, and limits of jobs in progress
+	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

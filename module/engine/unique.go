@@ -27,7 +27,7 @@ type Unique struct {
 	Key            []byte
 	LockTTL        int64 // seconds; 0: as long as the job has the lock. For a window: its TTL
 	RunTTL         int64 // seconds; 0: as long as the job has the lock
-	ConflictDelay  int64 // seconds
+	ConflictDelay  int64 // seconds; of debounce: after its creation the job is due by then
 	BusyDelay      int64 // seconds
 }
 

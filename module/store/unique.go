@@ -28,6 +28,10 @@ const (
 	ConflictReturn
 	ConflictReplace
 	conflicts
+
+	// ConflictDebounce is ConflictReplace, and may put the job off. It is a rule for the ADDJOB that meets another job, so no job keeps it: what
+	// the job is unique by has ConflictReplace in its place, which nodes of former releases know.
+	ConflictDebounce = conflicts
 )
 
 // Rules for a job that is to be delivered while another with its key is worked on (ONBUSY).
