@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
@@ -40,7 +41,8 @@ type question struct {
 	flush    *flushing // QFLUSH: this node's own part, until it is done
 	flushed  uint64    // the jobs that had gone by it before
 	moving   *moving   // MOVEJOB: the same
-	then     func()    // what follows the answer; nil: the client gets it
+	then     func()    // ADDJOB: what follows the answer; nil: nobody waits for it
+	body     *store.ID // ADDJOB: the job whose new body is told to others; nil: they are asked to give it one
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -225,8 +227,9 @@ func (n *Node) tickQuestions() {
 func (n *Node) answerQuestion(q *question) (cost int) {
 	cost = 1 + (len(q.got.Queues)+len(q.got.Work)+len(q.got.Jobs))/answerPiece
 	n.dropQuestion(q.number)
-	if n.makeAnswer(q); q.then != nil {
-		q.then()
+	n.makeAnswer(q)
+	if q.awaits == wire.Did {
+		n.hasDone(q)
 		return cost
 	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})

@@ -39,9 +39,9 @@ func (n *Node) replaceOrAsk(a *Add, id, holder store.ID, j *store.Job, refusal e
 		if q == nil || a.Async || !a.CanWait {
 			return holder, false, nil
 		}
-		impatient := q.deadline < n.now+silentMS
+		impatient := addWaits(a) < silentMS
 		n.awaitQuestion(a, id, q, func() (store.ID, error) {
-			if impatient && len(q.got.Unanswered) > 0 {
+			if (impatient || n.passive) && len(q.got.Unanswered) > 0 {
 				return holder, ErrReplTimeout
 			}
 			return holder, nil
@@ -58,6 +58,7 @@ func (n *Node) replaceOrAsk(a *Add, id, holder store.ID, j *store.Job, refusal e
 		if n.sendQuestion(q, m, wire.Did, n.mesh.All()); n.settled(q) {
 			return answer, false, refusal // no node can be asked
 		}
+		n.openQuestion(q)
 		n.awaitQuestion(a, id, q, func() (store.ID, error) {
 			if !q.got.Done {
 				return holder, refusal
@@ -76,9 +77,9 @@ func addWaits(a *Add) int64 {
 	return silentMS
 }
 
-// awaitQuestion makes an ADDJOB, whose job has this ID and isn't added, wait for the answer to a question.
+// awaitQuestion makes an ADDJOB, whose job has this ID and isn't added, wait for the answer to an open question.
 func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (store.ID, error)) {
-	c := &claimedAdd{question: q.number}
+	c := &claimedAdd{asked: q}
 	if a.batch != nil {
 		c.client, c.place = a.batch, a.place
 	}
@@ -93,7 +94,6 @@ func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (st
 			n.answer(c.client, c.place, answer, err)
 		}
 	}
-	n.openQuestion(q)
 }
 
 // replaceable says whether this node can give a job another body: it waits here, or is delayed here, and nobody works on it, or may. A copy
@@ -105,12 +105,21 @@ func (n *Node) replaceable(j *store.Job, c *change) bool {
 	return waits && !n.dummy(j) && n.TakesBody(&j.ID, c.body) == nil
 }
 
-// replace carries out a change, and tells the other holders. It returns the question to those of them that say when they have the new body,
-// for ms at most; nil: there are none. The caller opens it, if somebody waits for them. The job may move.
+// replace carries out a change, and tells the other holders. It returns the open question to those of them that say when they have the new
+// body, for ms at most; nil: there are none. The job may move.
 func (n *Node) replace(j *store.Job, c *change, ms int64) *question {
 	n.Stats.Replaced++
 	j, _ = n.setBody(j, c.body)
-	return n.tellBody(n.debounce(j, c), ms)
+	j = n.debounce(j, c)
+	var to []*Peer
+	heirs := n.mayHaveHeir(j)
+	for _, p := range n.mesh.All() {
+		if heirs || j.HeldBy(uint64(p.Node)) {
+			to = append(to, p)
+		}
+	}
+	answerForAll(j)
+	return n.sendBody(j, to, ms)
 }
 
 // debounce begins the delay of a job anew. A job that is due already, or failed, or waits for its key, keeps its time, and so does one with
@@ -129,28 +138,78 @@ func (n *Node) debounce(j *store.Job, c *change) *store.Job {
 	return j
 }
 
-// tellBody is tellChanged for a new body, with a question to those nodes that say when they have it.
-func (n *Node) tellBody(j *store.Job, ms int64) (q *question) {
+const (
+	maxUntold   = 10_000  // jobs that are noted for a node that missed their new bodies
+	untoldSlice = 100     // of them that a tick tells
+	untoldBytes = 1 << 20 // or so many bytes of bodies
+)
+
+// sendBody sends a job with its new body to nodes, and asks those that understand that to say when they have it, see [Node.replace]. It notes those
+// that can't be told, or don't say so in time: they are told when they are back ([Node.resumeBodies]).
+func (n *Node) sendBody(j *store.Job, to []*Peer, ms int64) (q *question) {
 	var asked []*Peer
 	m := n.copyOf(j, wire.ReplJob)
 	m.Flags = wire.NoReply | wire.NewBody
 	s := sending{n: n, m: m}
-	for _, p := range n.mesh.All() {
+	for _, p := range to {
 		switch {
-		case !j.HeldBy(uint64(p.Node)) && !n.mayHaveHeir(j):
+		case !p.Connected:
+			n.missesBody(p, j.ID)
 		case n.canAsk(p, wire.NewCopy):
 			asked = append(asked, p)
 		default:
 			s.to(p)
 		}
 	}
-	if len(asked) > 0 {
-		m.Kind, m.Flags, m.Round = wire.NewCopy, 0, uint64(m.Span)
-		q = n.newQuestion(ms)
-		n.sendQuestion(q, m, wire.Did, asked)
+	if len(asked) == 0 {
+		return nil
 	}
-	answerForAll(j)
+	m.Kind, m.Flags, m.Round = wire.NewCopy, 0, uint64(m.Span)
+	q = n.newQuestion(ms)
+	id := j.ID
+	q.body = &id
+	n.sendQuestion(q, m, wire.Did, asked)
+	n.openQuestion(q)
 	return q
+}
+
+// hasDone follows when a Do or a NewCopy is answered, or its time is up.
+func (n *Node) hasDone(q *question) {
+	if q.body != nil {
+		for i := range q.got.Unanswered {
+			n.missesBody(n.mesh.ByID(q.got.Unanswered[i]), *q.body)
+		}
+	}
+	if q.then != nil {
+		q.then()
+	}
+}
+
+// missesBody notes that a node that may hold a job lacks its new body.
+func (n *Node) missesBody(p *Peer, id store.ID) {
+	if p != nil && p.bodies.Len() < maxUntold {
+		p.bodies.Put(id, struct{}{})
+	}
+}
+
+// resumeBodies goes on telling nodes that are back of the bodies that they missed. Only the node where a job waits still does so: elsewhere the
+// body may be newer.
+func (n *Node) resumeBodies() {
+	for _, p := range n.mesh.All() {
+		for i, bytes := 0, 0; p.Connected && p.bodies.Left() > 0; i++ {
+			if i == untoldSlice || bytes >= untoldBytes {
+				n.hurryTick()
+				break
+			}
+			p.bodies.Pass(1, func(id store.ID, _ *struct{}) bool {
+				if j := n.store.Lookup(&id); j != nil && j.HeldBy(uint64(p.Node)) && n.replaceable(j, &change{body: j.Body()}) {
+					bytes += len(j.Body())
+					n.sendBody(j, []*Peer{p}, silentMS)
+				}
+				return false
+			})
+		}
+	}
 }
 
 // onDo gives a job another body for another node.
@@ -173,11 +232,10 @@ func (n *Node) onDo(p *Peer, m *wire.Message) {
 	}
 	asker := p.Node
 	q.then = func() {
-		if p := n.mesh.ByName(asker); p != nil {
+		if p := n.mesh.ByName(asker); p != nil && !n.passive {
 			n.send(p, &did)
 		}
 	}
-	n.openQuestion(q)
 }
 
 // onNewCopy takes a job's new body, and its time, from the node where it waits.

@@ -1272,7 +1272,7 @@ func (w *world) unique(a *engine.Add) {
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = !w.D.HasArg("own"), w.D.HasArg("any"), true, []byte("k"), 5, 5
 	w.Arg("bound", &u.ConflictDelay) // s
 	w.Arg("lockttl", &u.LockTTL)     // s
-	w.Arg("runttl", &u.RunTTL)   // s
+	w.Arg("runttl", &u.RunTTL)       // s
 	busy := ""
 	w.Arg("busy", &busy)
 	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead, "reschedule": store.BusyReschedule}[busy]

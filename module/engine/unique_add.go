@@ -16,11 +16,11 @@ import (
 
 // claimedAdd is an ADDJOB whose lock is being acquired.
 type claimedAdd struct {
-	client   any   // a *Batch, if the job is one of an ADDJOBS
-	place    int32 // among the Answers of the Batch
-	denied   bool  // see [Node.Deny]
-	claim    *lock.Acquisition
-	question int64 // what it waits for if claim is nil: another job has the key, and gets this one's body
+	client any   // a *Batch, if the job is one of an ADDJOBS
+	place  int32 // among the Answers of the Batch
+	denied bool  // see [Node.Deny]
+	claim  *lock.Acquisition
+	asked  *question // what it waits for if claim is nil: another job has the key, and gets this one's body
 }
 
 // nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its hash. The lock's slot in
@@ -164,7 +164,7 @@ func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 		if c.claim != nil {
 			n.locks.Abandon(c.claim)
 		} else {
-			n.dropQuestion(c.question)
+			c.asked.then = nil
 		}
 	}
 	return c != nil
