@@ -90,6 +90,9 @@ func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (st
 		if unwanted(c.denied, c.client) {
 			err = ErrReplTimeout
 		}
+		if err != nil {
+			answer = id
+		}
 		if c.client != nil {
 			n.answer(c.client, c.place, answer, err)
 		}
