@@ -186,7 +186,7 @@ func (s *Sim) addUnique() {
 	u.run = u.wait
 	if u.LockTTL > 0 {
 		u.until = s.now + (a.Delay+u.LockTTL)*1000
-		if u.Strategy == store.UniqueWindow {
+		if u.Strategy == store.UniqueWindow || s.Uniques.Bodies { // another ADDJOB may give the job an earlier time
 			u.until = s.now + u.LockTTL*1000
 		}
 	}
