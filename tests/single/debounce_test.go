@@ -192,6 +192,14 @@ func TestDebounceElsewhere(t *testing.T) {
 	require.Equal(t, kin, addUnique(t, c, "f", "other", "UNIQUE until-processed KEY f DELAY 5 ONCONFLICT debounce 50"))
 	assert.Equal(t, "other", c.Do("SHOW", kin).Field("body").Str)
 
+	// A job with RETRY 0 gets another time as well, and is delivered once.
+	once := addUnique(t, c, "r", "once", "UNIQUE until-processed KEY r RETRY 0 DELAY 1000")
+	require.Equal(t, once, addUnique(t, c, "r", "soon", "UNIQUE until-processed KEY r RETRY 0 DELAY 1 ONCONFLICT debounce 50"))
+	v := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "r")
+	require.Len(t, v.Elems, 1)
+	assert.Equal(t, []string{"r", once, "soon"}, v.Elems[0].Strings())
+	assert.True(t, tryUnique(c, "r", "late", "UNIQUE until-processed KEY r RETRY 0 DELAY 1 ONCONFLICT debounce 50").Err("DUPLICATE "+once))
+
 	c.Do("ACL", "SETUSER", "u", "on", ">u", "+@all", "~mine", "%R~q")
 	u := s.Dial()
 	require.Equal(t, "OK", u.Do("AUTH", "u", "u").Str)
