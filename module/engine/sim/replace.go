@@ -15,10 +15,15 @@ import (
 //   - it isn't older than one that was replaced while the mesh was whole: if its ADDJOB was answered by the job's ID, then no other ADDJOB that
 //     was answered by that ID before the delivery began after this answer, at a time when all nodes were connected to each other, and
 //     stayed so. (A node that is away has an older body, and may deliver that.)
+//   - while the mesh was whole from the delivery on, no body is replaced while a client has the job: it ends the job, and the body would never
+//     be delivered.
 //
 // That one job of a key waits at most is a rule for all unique jobs.
 
-const lateBodies = 60 // for so many seconds clients add jobs when all has healed, after a quarter of that
+const (
+	lateBodies = 60  // for so many seconds clients add jobs when all has healed, after a quarter of that
+	jitterMS   = 500 // by which a job may come back before its retry time is over
+)
 
 // bodyAdd is such an ADDJOB.
 type bodyAdd struct {
@@ -51,6 +56,9 @@ func (s *Sim) whole() bool {
 func (s *Sim) bodyAnswered(b *bodyAdd, id store.ID) {
 	if b != nil {
 		b.job, b.ended, b.whole = id, s.now, b.whole && s.whole()
+		if j := s.jobs[id]; b.whole && j != nil && j.unique != nil && j.unique.hands && j.given < b.began && s.now < j.given+retrySecs*1000-jitterMS {
+			s.fail("%s gets the body of an ADDJOB of %d, but a client has it since %d%s", id, b.began, j.given, s.placement(j))
+		}
 	}
 }
 
@@ -59,6 +67,7 @@ func (s *Sim) bodyGiven(n *node, j *job, sj *store.Job) {
 	if s.Uniques == nil || !s.Uniques.Bodies || j.unique == nil {
 		return
 	}
+	j.unique.hands = s.whole()
 	b := s.uniques.bodies[string(sj.Body())]
 	switch {
 	case b == nil || b.wait != j.unique.wait:

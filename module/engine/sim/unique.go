@@ -53,6 +53,7 @@ type uniqueJob struct {
 	refused   bool // its ADDJOB was refused: a client that is given it all the same may lose it at any moment
 	at        int64
 	body      *bodyAdd // nil: bodies aren't judged
+	hands     bool     // a client has the job, by a delivery while the mesh was whole
 }
 
 // working is a client that works on a job.
@@ -384,7 +385,7 @@ func (s *Sim) lease(u *uniqueJob) int64 {
 // uniqueGiven notes that a client gives a job back, or says that it is done.
 func (s *Sim) uniqueGiven(j *job) {
 	if u := j.unique; u != nil {
-		u.given = true
+		u.given, u.hands = true, false
 		s.uniques.running[u.run] = slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return w.j == j })
 		if u.Strategy == store.UniqueUntil {
 			u.over = u.over || j.done
