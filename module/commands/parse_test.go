@@ -66,12 +66,13 @@ func FuzzParse(f *testing.F) {
 				require.True(t, a.MaxLen >= 0)
 				require.False(t, a.Retry == 0 && a.Replicate > 1)
 				u := &a.Unique
-				require.True(t, u.Strategy <= store.UniqueWindow && u.Conflict <= store.ConflictReplace && u.Busy <= store.BusyDead)
+				require.True(t, u.Strategy <= store.UniqueWindow && u.Conflict <= store.ConflictDebounce && u.Busy <= store.BusyDead)
 				require.True(t, len(u.Key) <= store.MaxUniqueKey && (u.Keyed || u.Key == nil))
 				for _, v := range []int64{u.LockTTL, u.RunTTL, u.ConflictDelay, u.BusyDelay} {
 					require.True(t, v >= 0 && v <= math.MaxInt32)
 				}
-				require.Equal(t, u.Conflict == store.ConflictReschedule, u.ConflictDelay > 0)
+				require.Equal(t, u.Conflict == store.ConflictReschedule || u.Conflict == store.ConflictDebounce, u.ConflictDelay > 0)
+				require.True(t, u.Conflict != store.ConflictDebounce || a.Delay > 0 && u.Strategy != store.UniqueWindow)
 				require.Equal(t, u.Busy == store.BusyReschedule, u.BusyDelay > 0)
 				if u.Strategy == 0 {
 					require.Equal(t, engine.Unique{}, *u)

@@ -55,13 +55,9 @@ func (n *Node) attributes(a *Add) store.Unique {
 	if s.Keyed {
 		flags |= store.UniqueKeyed
 	}
-	conflict, delay := s.Conflict, s.ConflictDelay
-	if conflict == store.ConflictDebounce {
-		conflict, delay = store.ConflictReplace, 0
-	}
 	n.scratch.value = store.AppendUnique(n.scratch.value[:0], &store.UniqueBy{
-		Strategy: s.Strategy, Flags: flags, Conflict: conflict, Busy: s.Busy,
-		LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(delay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
+		Strategy: s.Strategy, Flags: flags, Conflict: s.Conflict, Busy: s.Busy,
+		LockTTL: uint32(s.LockTTL), RunTTL: uint32(s.RunTTL), ConflictDelay: uint32(s.ConflictDelay), BusyDelay: uint32(s.BusyDelay), Key: s.Key,
 	})
 	return n.scratch.value
 }

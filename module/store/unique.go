@@ -98,14 +98,17 @@ type UniqueBy struct {
 
 // AppendUnique appends a value without locks.
 func AppendUnique(dst []byte, by *UniqueBy) []byte {
-	format := uint8(uniqueShort)
-	if by.LockTTL|by.RunTTL|by.ConflictDelay|by.BusyDelay != 0 || by.Conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
+	format, conflict, delay := uint8(uniqueShort), by.Conflict, by.ConflictDelay
+	if conflict == ConflictDebounce {
+		conflict, delay = ConflictReplace, 0
+	}
+	if by.LockTTL|by.RunTTL|delay|by.BusyDelay != 0 || conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
 		format = uniqueTimed
 	}
-	dst = append(dst, format, by.Strategy, by.Flags, by.Conflict, by.Busy, 0, 0, 0)
+	dst = append(dst, format, by.Strategy, by.Flags, conflict, by.Busy, 0, 0, 0)
 	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if format == uniqueTimed {
-		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, by.ConflictDelay, by.BusyDelay, 0, 0} {
+		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, delay, by.BusyDelay, 0, 0} {
 			dst = binary.LittleEndian.AppendUint32(dst, v)
 		}
 	}
