@@ -23,7 +23,7 @@ local function said(with)
     local name, value = string.upper(with[i]), string.lower(with[i + 1] or '')
     o[name] = value
     local choice = name == 'ONCONFLICT' or name == 'ONBUSY'
-    i = i + 1 + (BEHIND[name] or choice and value == 'reschedule' and 2 or 1)
+    i = i + 1 + (BEHIND[name] or choice and (value == 'reschedule' or value == 'debounce') and 2 or 1)
   end
   return o
 end
@@ -51,8 +51,8 @@ local function options(o, queue)
   local conflict = own.ONCONFLICT or set.ONCONFLICT
   if unique == 'none' or unique == 'during-processing' then
     return with, own.UNIQUE
-  elseif conflict == 'replace' then
-    refuse('ERR ONCONFLICT replace is not for moving, since it would take one job for another: give WITH ONCONFLICT drop, raise or reschedule')
+  elseif conflict == 'replace' or conflict == 'debounce' then
+    refuse('ERR ONCONFLICT ' .. conflict .. ' is not for moving, since it would take one job for another: give WITH ONCONFLICT drop, raise or reschedule')
   elseif not alone() then
     no_quorum('the lock of a unique job')
   elseif conflict == 'return' then

@@ -131,7 +131,7 @@ func hide(c *rm.Ctx, a *engine.Add) {
 		return
 	}
 	user, use := c.User(), rm.UseRead
-	if a.Unique.Conflict == store.ConflictReplace {
+	if a.Unique.Conflict == store.ConflictReplace || a.Unique.Conflict == store.ConflictDebounce {
 		use |= rm.UseWrite
 	}
 	a.Sees = func(queue []byte) bool { return queue != nil && user.May(queue, use) }

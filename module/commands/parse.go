@@ -267,7 +267,7 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 		return 0, err
 	}
 	if a.Unique.Strategy != 0 || given != 0 {
-		if err := checkUnique(a, given); err != nil {
+		if err := checkUnique(a, given, a.Delay > 0 && (at < 0 || delayed)); err != nil {
 			return 0, err
 		}
 		if d.settings != nil && d.settings.exclude {

@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		"ADDJOB q b 0 REPLICATE 1 DELAY 5 RETRY 3 TTL 100 MAXLEN 7 PRIORITY -100 ASYNC", "ADDJOB q b 0 AT 1790000100 TTL 5 RETRY 0", "GETJOB NOHANG TIMEOUT 5 COUNT 3 WITHCOUNTERS FROM a b",
 		"JSCAN 18446744073709551615 COUNT 5 BUSYLOOP QUEUE q STATE active STATE acked REPLY all", "QSCAN 0 MINLEN 1 MAXLEN 2 IMPORTRATE 3", "QSCAN 5 MESH TIMEOUT 7 COUNT 1000 MINLEN 1", "QSTAT q MESH TIMEOUT 0",
 		"UQ.PUSH q item AT 281474976710655", "UQ.POP q COUNT 3", "UQ.BPOP q 1.5e-3", "JOBMESH LUA LOAD REPLACE unique_queue",
-		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
+		"ADDJOB q b 0 UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any TTL 9", "ADDJOB q b 0 UNIQUE until-processed DELAY 2 ONCONFLICT debounce 3 TTL 9", "ADDJOB q b 0 UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONCONFLICT replace ONBUSY reschedule 7",
 		"ADDJOBS q 0 REPLICATE 2 DELAY 5 MAXLEN 7 ASYNC BODIES BODIES a PAIRS", "ADDJOBS q 0 UNIQUE until-processed SCOPE mesh PAIRS k a l b", "ADDJOB q b 0 UNIQUE window TTL 5 LIMIT 256 ONCONFLICT raise", "ADDJOBS q 0 UNIQUE during-processing LIMIT 3 PAIRS k a", "ADDJOBS q 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 bodies x",
 		"PAUSE q in out none state bcast", "PAUSE q in FOR 2147483647 BCAST", "ADDJOB q b 9223372036854775807 TTL -9223372036854775808",
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q", "GETJOB LEASE 2147483647 NOHANG FROM q",
@@ -66,12 +66,13 @@ func FuzzParse(f *testing.F) {
 				require.True(t, a.MaxLen >= 0)
 				require.False(t, a.Retry == 0 && a.Replicate > 1)
 				u := &a.Unique
-				require.True(t, u.Strategy <= store.UniqueWindow && u.Conflict <= store.ConflictReplace && u.Busy <= store.BusyDead)
+				require.True(t, u.Strategy <= store.UniqueWindow && u.Conflict <= store.ConflictDebounce && u.Busy <= store.BusyDead)
 				require.True(t, len(u.Key) <= store.MaxUniqueKey && (u.Keyed || u.Key == nil))
 				for _, v := range []int64{u.LockTTL, u.RunTTL, u.ConflictDelay, u.BusyDelay} {
 					require.True(t, v >= 0 && v <= math.MaxInt32)
 				}
-				require.Equal(t, u.Conflict == store.ConflictReschedule, u.ConflictDelay > 0)
+				require.Equal(t, u.Conflict == store.ConflictReschedule || u.Conflict == store.ConflictDebounce, u.ConflictDelay > 0)
+				require.True(t, u.Conflict != store.ConflictDebounce || a.Delay > 0 && u.Strategy != store.UniqueWindow)
 				require.Equal(t, u.Busy == store.BusyReschedule, u.BusyDelay > 0)
 				if u.Strategy == 0 {
 					require.Equal(t, engine.Unique{}, *u)

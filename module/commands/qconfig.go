@@ -157,7 +157,7 @@ func (s *settings) check() error {
 	if given == 0 || a.Unique.Strategy == 0 && given&gaveUnique == 0 {
 		return nil // times and rules for jobs whose ADDJOB has UNIQUE
 	}
-	return checkUnique(&a, given)
+	return checkUnique(&a, given, true) // an ADDJOB may bring the DELAY
 }
 
 // option is one setting's name with its words.

@@ -17,7 +17,7 @@ import (
 // former releases saved is read, or refused.
 func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
-		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
+		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET q UNIQUE until-processed ONCONFLICT debounce 3 DELAY 2", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
 		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none", "SET q UNIQUE until-processed LIMIT 256 ONCONFLICT raise",
 	} {
 		w := words(append([][]byte{nil}, bytes.Split([]byte(line), []byte(" "))...))
@@ -60,16 +60,16 @@ func TestSettingsOfLaterReleases(t *testing.T) {
 	known := &settings{name: "q"}
 	require.NoError(t, parseSettings(words(bytes.Fields([]byte("SET q UNIQUE until-processed KEY k RETRY 5"))), 2, known))
 	later := append([]byte("\x03\x0bconcurrency\x011\x019"), known.value()...)
-	later = append(later, "\x03\x0aonconflict\x08debounce\x015"...)
+	later = append(later, "\x03\x0aonconflict\x08whatever\x015"...)
 	s := settingsOf("q", later)
 	assert.Equal(t, known.add, s.add)
 	assert.Len(t, s.unknown, 2)
 	told := s.value()
 	assert.Contains(t, string(told), "\x0bconcurrency\x011\x019")
-	assert.Contains(t, string(told), "\x0aonconflict\x08debounce\x015")
+	assert.Contains(t, string(told), "\x0aonconflict\x08whatever\x015")
 	changed := *s
 	require.NoError(t, parseSettings(list{[]byte("ONCONFLICT"), []byte("drop")}, 0, &changed))
-	assert.NotContains(t, string(changed.value()), "debounce", "it was set here since")
+	assert.NotContains(t, string(changed.value()), "whatever", "it was set here since")
 	assert.Contains(t, string(changed.value()), "concurrency")
 	for _, damaged := range []string{"\x05", "\x01\xff", "\x00", "\x01\x05abc", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
 		assert.Zero(t, settingsOf("q", []byte(damaged)).set)
@@ -91,7 +91,7 @@ func TestSettingsOverSettings(t *testing.T) {
 	lines := []string{
 		"UNIQUE until-processed", "UNIQUE before-processing", "UNIQUE during-processing", "UNIQUE before-and-during-processing",
 		"UNIQUE window TTL 1", "UNIQUE window TTL 7", "UNIQUE none", "KEY k", "SCOPE mesh", "LOCKTTL 9", "RUNTTL 8", "LIMIT 1", "LIMIT 3", "ONCONFLICT return", "QUORUM any",
-		"ONCONFLICT reschedule 5", "ONCONFLICT drop", "ONCONFLICT raise", "ONBUSY reschedule 6", "ONBUSY wait", "ONBUSY dead",
+		"ONCONFLICT reschedule 5", "ONCONFLICT debounce 4", "ONCONFLICT drop", "ONCONFLICT raise", "ONBUSY reschedule 6", "ONBUSY wait", "ONBUSY dead",
 		"UNIQUE until-processed LOCKTTL 3", "LOCKTTL 4 UNIQUE until-processed", "RETRY 5", "TTL 9", "DELAY 2", "MAXLEN 3", "PRIORITY -7", "PRIORITY 0", "RATE 10 1", "RATE 1000000 86400", "QUORUM any", "REPLICATE 2", "EXCLUDE yes", "EXCLUDE no",
 		"BACKOFF 1 8", "BACKOFF 0 0", "BACKOFF 3 3 JITTER 0", "MAXNACKS 3", "MAXDELIVERIES 0", "MAXLAPSES 3", "DEADMAX 0", "DEADMAX 5", "DEAD d", "DEADTTL 0", "ONEXPIRE dead", "ONEXPIRE drop",
 	}

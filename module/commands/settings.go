@@ -536,7 +536,7 @@ func withoutResidue(words list) list {
 		case is(words[i], "UNIQUE") && same(words[i+1], "window"):
 			i += 2
 		case !is(words[i], "ONCONFLICT") && !is(words[i], "ONBUSY"):
-		case same(words[i+1], "reschedule"):
+		case same(words[i+1], "reschedule"), same(words[i+1], "debounce"):
 			i++
 		default:
 			if _, number := between(words[i+2], 1, engine.MaxSeconds); number {

@@ -694,6 +694,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Section("unique")
 	w.Int("unique_conflicts", st.Duplicates)
 	w.Int("unique_replaced", st.Replaced)
+	w.Int("unique_debounced", st.Debounced)
 	w.Int("unique_put_off", st.PutOff)
 	w.Int("unique_dropped", st.BusyDropped)
 	w.Int("unique_dead", st.Dead)

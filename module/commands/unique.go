@@ -13,7 +13,7 @@ const (
 	errScope      engine.Refusal = "ERR SCOPE must be queue or mesh"
 	errLockTTL    engine.Refusal = "ERR LOCKTTL must be a number of seconds, 1 to 2147483647"
 	errRunTTL     engine.Refusal = "ERR RUNTTL must be a number of seconds, 1 to 2147483647"
-	errConflict   engine.Refusal = "ERR ONCONFLICT must be drop, raise, reschedule seconds, return, or replace"
+	errConflict   engine.Refusal = "ERR ONCONFLICT must be drop, raise, reschedule seconds, return, replace, or debounce seconds"
 	errBusy       engine.Refusal = "ERR ONBUSY must be wait, drop, reschedule seconds, or dead"
 	errQuorum     engine.Refusal = "ERR QUORUM must be majority or any"
 	errNotUnique  engine.Refusal = "ERR KEY, SCOPE, LIMIT, LOCKTTL, RUNTTL, ONCONFLICT, ONBUSY and QUORUM need UNIQUE"
@@ -21,6 +21,9 @@ const (
 	errNoRunning  engine.Refusal = "ERR RUNTTL and ONBUSY are about the processing, where only a during-processing or before-and-during-processing job meets another"
 	errWindowTime engine.Refusal = "ERR LOCKTTL contradicts UNIQUE window, which has its TTL"
 	errLimitOne   engine.Refusal = "ERR ONCONFLICT return, replace and debounce need LIMIT 1"
+	errDebounce   engine.Refusal = "ERR ONCONFLICT debounce needs a DELAY"
+	errDebounceOf engine.Refusal = "ERR ONCONFLICT debounce is for before-processing, before-and-during-processing and until-processed"
+	errLongBound  engine.Refusal = "ERR The specified debounce is greater than TTL. Job refused since would never be delivered"
 	errPutOffTTL  engine.Refusal = "ERR The specified reschedule is greater than TTL. Job refused since would never be delivered"
 )
 
@@ -50,7 +53,7 @@ var strategyNames = [...]string{
 
 var conflictNames = [...]string{
 	store.ConflictDrop: "drop", store.ConflictRaise: "raise", store.ConflictReschedule: "reschedule",
-	store.ConflictReturn: "return", store.ConflictReplace: "replace",
+	store.ConflictReturn: "return", store.ConflictReplace: "replace", store.ConflictDebounce: "debounce",
 }
 
 var busyNames = [...]string{
@@ -153,7 +156,7 @@ func parseUnique(c args, i int, u *engine.Unique, given *settingBits) (took int,
 		if u.Conflict, ok = named(conflictNames[:], value); !ok {
 			return 0, errConflict
 		}
-		if u.ConflictDelay = 0; u.Conflict == store.ConflictReschedule {
+		if u.ConflictDelay = 0; u.Conflict == store.ConflictReschedule || u.Conflict == store.ConflictDebounce {
 			if took = 3; !seconds(i+2, &u.ConflictDelay) {
 				return 0, errConflict
 			}
@@ -181,8 +184,8 @@ func parseUnique(c args, i int, u *engine.Unique, given *settingBits) (took int,
 
 // checkUnique checks the options of uniqueness together. Options that were given must not
 // contradict each other. An option that comes from the queue's settings is dropped instead,
-// if it doesn't fit.
-func checkUnique(a *engine.Add, given settingBits) error {
+// if it doesn't fit. delays says whether the job is given a delay, and not a time (AT).
+func checkUnique(a *engine.Add, given settingBits, delays bool) error {
 	u := &a.Unique
 	if u.Strategy == 0 {
 		if given&^gaveUnique != 0 {
@@ -214,11 +217,24 @@ func checkUnique(a *engine.Add, given settingBits) error {
 			return err
 		}
 	}
-	if u.Conflict != store.ConflictReschedule {
+	if u.Conflict == store.ConflictDebounce && (!delays || u.Strategy == store.UniqueWindow) {
+		switch {
+		case given&gaveConflict == 0:
+			u.Conflict = store.ConflictReplace
+		case !delays:
+			return errDebounce
+		default:
+			return errDebounceOf
+		}
+	}
+	if u.Conflict != store.ConflictReschedule && u.Conflict != store.ConflictDebounce {
 		u.ConflictDelay = 0
 	}
 	if u.Busy != store.BusyReschedule {
 		u.BusyDelay = 0
+	}
+	if u.ConflictDelay >= a.TTL && u.Conflict == store.ConflictDebounce {
+		return errLongBound
 	}
 	if u.ConflictDelay >= a.TTL || u.BusyDelay >= a.TTL {
 		return errPutOffTTL
@@ -228,7 +244,7 @@ func checkUnique(a *engine.Add, given settingBits) error {
 
 // checkLimit is checkUnique for a key that several jobs may have: then there is no one job that an ADDJOB could mean.
 func checkLimit(u *engine.Unique, given settingBits) error {
-	switch means := u.Conflict == store.ConflictReturn || u.Conflict == store.ConflictReplace; {
+	switch means := u.Conflict == store.ConflictReturn || u.Conflict == store.ConflictReplace || u.Conflict == store.ConflictDebounce; {
 	case !means:
 	case given&gaveLimit != 0 && given&gaveConflict != 0:
 		return errLimitOne

@@ -124,12 +124,12 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 		if holder == nil {
 			setLock(u, store.LockWait, token, n.scratch.lock)
 			n.markWindow(u)
-		} else if answer, err, over := n.refused(a, u, &holder.Job); over {
+		} else if answer, wait, err, over := n.refused(a, j, &holder.Job); over {
 			if !n.mesh.Alone() {
 				n.locks.CheckOrphan(holder)
 			}
 			n.store.FreeJob(j)
-			return answer, false, err
+			return answer, wait, err
 		}
 	}
 	id = j.ID

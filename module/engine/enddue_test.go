@@ -15,7 +15,7 @@ import (
 // or very many jobs end at once (1000 a tick). GETJOB gives it to nobody. An ADDJOB of its key is told that the job has the key, or gets its
 // ID; then the job goes, and nothing is left of what was added.
 func TestAnADDJOBIsntGivenAJobWhoseLifeIsOver(t *testing.T) {
-	for name, conflict := range map[string]uint8{"drop": store.ConflictDrop, "raise": store.ConflictRaise, "return": store.ConflictReturn, "replace": store.ConflictReplace} {
+	for name, conflict := range map[string]uint8{"drop": store.ConflictDrop, "raise": store.ConflictRaise, "return": store.ConflictReturn, "replace": store.ConflictReplace, "debounce": store.ConflictDebounce} {
 		t.Run(name, func(t *testing.T) {
 			n, _, _ := node(dawn)
 			add := func(body string) (store.ID, error) {
@@ -48,7 +48,7 @@ func uniqueTo(n *engine.Node, q, body, key string, conflict uint8) (store.ID, er
 // MULTI, QFLUSH q, EXEC answers at once. An ADDJOB that comes after that answer is told that a job has its key, which the
 // flush then cancels: nothing is left of what was added.
 func TestAnADDJOBAfterAFlushIsntGivenAJobThatIsToGo(t *testing.T) {
-	for name, conflict := range map[string]uint8{"drop": store.ConflictDrop, "raise": store.ConflictRaise, "return": store.ConflictReturn, "replace": store.ConflictReplace} {
+	for name, conflict := range map[string]uint8{"drop": store.ConflictDrop, "raise": store.ConflictRaise, "return": store.ConflictReturn, "replace": store.ConflictReplace, "debounce": store.ConflictDebounce} {
 		t.Run(name, func(t *testing.T) {
 			n, _, _ := node(dawn)
 			for i := range 20000 {

@@ -143,16 +143,20 @@ func (n *Node) TakesBody(id *store.ID, body []byte) error {
 
 // giveBody gives a job another body, here and at the other holders. ok is false if the job can't keep its key. The job may move.
 func (n *Node) giveBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
-	if j, ok = n.keepKey(j, body); !ok {
-		return j, false
+	if j, ok = n.setBody(j, body); ok {
+		n.tellChanged(j, wire.NewBody) // also where it is the same: other holders may have another one
 	}
-	if !bytes.Equal(j.Body(), body) {
+	return j, ok
+}
+
+// setBody is giveBody at this node alone.
+func (n *Node) setBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
+	if j, ok = n.keepKey(j, body); ok && !bytes.Equal(j.Body(), body) {
 		j = n.moved(j, n.store.Rewrite(j, body, j.Extras()))
 		n.logAnew(j)
 		n.touch(j.Queue)
 	}
-	n.tellChanged(j, wire.NewBody) // also where it is the same: other holders may have another one
-	return j, true
+	return j, ok
 }
 
 // comesBack says whether a job can be put back into its queue.

@@ -152,7 +152,11 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskFlush(p, m)
 	case wire.AskMove:
 		return n.onAskMove(p, m)
-	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs, wire.MovedJobs:
+	case wire.Do:
+		n.onDo(p, m)
+	case wire.NewCopy:
+		n.onNewCopy(p, m)
+	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs, wire.MovedJobs, wire.Did:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:
 		return n.onAskCopies(p, m)

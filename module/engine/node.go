@@ -114,9 +114,9 @@ type Stats struct {
 	// Idle counts jobs that all nodes left to each other, and that this one queued again, see idle.go.
 	Idle int64
 
-	// These four count, for unique jobs: conflicts at adding, bodies replaced, tries that put
+	// These five count, for unique jobs: conflicts at adding, bodies replaced, delays that began anew (debounce), tries that put
 	// a job off, and jobs dropped because their key was busy.
-	Duplicates, Replaced, PutOff, BusyDropped int64
+	Duplicates, Replaced, Debounced, PutOff, BusyDropped int64
 }
 
 // Config is what a node is made of.

@@ -3,6 +3,7 @@ package engine
 import (
 	"jobmesh/module/membership"
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -21,9 +22,10 @@ type Peer struct {
 	choked  int64      // monotonic: until then it takes too little to be given jobs
 	past    passing    // see behind
 	entries inStep
-	downAt  int64  // monotonic: when its connection ended, or when it became known
-	met     uint64 // the number of its last connection, see askMet
-	missing bool   // it is away for so long that its copies are made again
+	downAt  int64                            // monotonic: when its connection ended, or when it became known
+	met     uint64                           // the number of its last connection, see askMet
+	missing bool                             // it is away for so long that its copies are made again
+	bodies  table.Roster[store.ID, struct{}] // jobs whose new bodies it may have missed
 }
 
 // members are the other nodes.
@@ -52,6 +54,7 @@ type Features struct {
 	Returns  bool // how often a job has come back, in full: wire.Returns
 	Slots    bool // locks with slots, and limits of jobs in progress
 	Limits   bool // keys that several jobs may have at a time
+	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

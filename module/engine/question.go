@@ -5,12 +5,13 @@ import (
 	"math"
 	"slices"
 
+	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
 // A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
-// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go), MOVEJOB (movejob.go).
+// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go), MOVEJOB (movejob.go). ADDJOB asks so, too (replace.go).
 
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
@@ -22,6 +23,7 @@ type MeshAnswer struct {
 	Flushed    uint64        // QFLUSH: jobs that have gone
 	Moved      uint64        // MOVEJOB: jobs that have moved
 	Refused    error         // MOVEJOB: why a job couldn't be moved
+	Done       bool          // Do: a node has done it
 	Next       uint64        // QSCAN, JSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
 }
@@ -39,6 +41,8 @@ type question struct {
 	flush    *flushing // QFLUSH: this node's own part, until it is done
 	flushed  uint64    // the jobs that had gone by it before
 	moving   *moving   // MOVEJOB: the same
+	then     func()    // ADDJOB: what follows the answer; nil: nobody waits for it
+	body     *store.ID // ADDJOB: the job whose new body is told to others; nil: they are asked to give it one
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -116,6 +120,8 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 		return f.Jobs
 	case kind == wire.AskMove:
 		return f.Failures
+	case kind == wire.Do || kind == wire.NewCopy:
+		return f.Replaces
 	default:
 		return f.Counts
 	}
@@ -157,6 +163,9 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	if m.Kind == wire.Queues {
 		n.askPage(q)
 	}
+	if q.got.Done {
+		q.open = q.open[:0] // the others have nothing to do
+	}
 	if n.settled(q) {
 		n.answerQuestion(q)
 	}
@@ -183,6 +192,9 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		return nil
 	case wire.MovedJobs:
 		q.takeMoved(m)
+		return nil
+	case wire.Did:
+		q.got.Done = m.Flags&wire.Done != 0
 		return nil
 	}
 	return q.takeCounts(p.ID, m.Queue)
@@ -216,6 +228,10 @@ func (n *Node) answerQuestion(q *question) (cost int) {
 	cost = 1 + (len(q.got.Queues)+len(q.got.Work)+len(q.got.Jobs))/answerPiece
 	n.dropQuestion(q.number)
 	n.makeAnswer(q)
+	if q.awaits == wire.Did {
+		n.hasDone(q)
+		return cost
+	}
 	n.effects = append(n.effects, Effect{Kind: AnswerMesh, Client: q.client, Answer: &q.got})
 	return cost
 }

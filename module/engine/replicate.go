@@ -354,6 +354,7 @@ func (n *Node) resume(p *Peer) {
 		n.hurryTick()
 	}
 	n.askMet(p)
+	p.bodies.Begin()
 }
 
 // telling is a walk through all jobs for one node.

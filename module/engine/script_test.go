@@ -192,7 +192,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
 	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true,
-		Results: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
+		Results: !former(other.Name), Replaces: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -407,7 +407,7 @@ var kindNames = map[wire.Kind]string{
 	wire.Offer: "OFFER", wire.Taken: "TAKEN", wire.Declined: "DECLINED", wire.Settled: "SETTLED", wire.PutOff: "PUTOFF", wire.MovedTo: "MOVEDTO", wire.AskIdle: "ASKIDLE", wire.Idle: "IDLE",
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
 	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
-	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL",
+	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL", wire.Do: "DO", wire.Did: "DID", wire.NewCopy: "NEWCOPY",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -440,6 +440,19 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		return text + fmt.Sprintf(" %s %s %d%s", w.JobName(m.ID), m.Queue, m.Count, wordsText(m.Job.Extras))
 	case wire.AskWork, wire.Work, wire.AskCounts, wire.Counts, wire.AskQueues, wire.Queues:
 		return text
+	case wire.Do:
+		text += fmt.Sprintf(" %s %q", w.JobName(m.ID), m.Queue)
+		if span, bound := m.Lock.Debounce(); span > 0 {
+			text += fmt.Sprintf(" due in %v, at most %v", time.Duration(span)*time.Millisecond, time.Duration(bound)*time.Millisecond)
+		}
+		return text
+	case wire.Did:
+		if m.Flags&wire.Done != 0 {
+			return text + " done"
+		}
+		return text
+	case wire.NewCopy:
+		return text + fmt.Sprintf(" %s %q in %v", w.JobName(m.ID), m.Job.Body, time.Duration(m.Round)*time.Millisecond)
 	case wire.Watch:
 		for raw := range slices.Chunk(m.Queue, len(store.ID{})) {
 			text += " " + w.JobName(store.ID(raw))
@@ -1246,7 +1259,7 @@ func (w *world) leave() {
 }
 
 // unique reads by what a job is unique: unique=until, before, during, both or window,
-// limit=…, lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule or replace, busy=drop, dead or reschedule.
+// limit=…, lockttl=…, runttl=…, key=…, unkeyed, any, conflict=raise, return, reschedule, replace or debounce (with bound=…), busy=drop, dead or reschedule.
 func (w *world) unique(a *engine.Add) {
 	how, conflict := "", ""
 	if w.Arg("unique", &how); how == "" {
@@ -1255,11 +1268,12 @@ func (w *world) unique(a *engine.Add) {
 	w.Arg("conflict", &conflict)
 	u := &a.Unique
 	u.Strategy = map[string]uint8{"before": store.UniqueBefore, "during": store.UniqueDuring, "both": store.UniqueBoth, "until": store.UniqueUntil, "window": store.UniqueWindow}[how]
-	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace}[conflict]
+	u.Conflict = map[string]uint8{"raise": store.ConflictRaise, "return": store.ConflictReturn, "reschedule": store.ConflictReschedule, "replace": store.ConflictReplace, "debounce": store.ConflictDebounce}[conflict]
 	u.Mesh, u.Any, u.Keyed, u.Key, u.ConflictDelay, u.BusyDelay = !w.D.HasArg("own"), w.D.HasArg("any"), true, []byte("k"), 5, 5
 	w.Arg("limit", &u.Limit)
-	w.Arg("lockttl", &u.LockTTL) // s
-	w.Arg("runttl", &u.RunTTL)   // s
+	w.Arg("bound", &u.ConflictDelay) // s
+	w.Arg("lockttl", &u.LockTTL)     // s
+	w.Arg("runttl", &u.RunTTL)       // s
 	busy := ""
 	w.Arg("busy", &busy)
 	u.Busy = map[string]uint8{"drop": store.BusyDrop, "dead": store.BusyDead, "reschedule": store.BusyReschedule}[busy]

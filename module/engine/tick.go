@@ -82,6 +82,7 @@ func (n *Node) Tick() int64 {
 	n.tickAbandoned()
 	n.tickAdds()
 	n.tickCopies()
+	n.resumeBodies()
 	n.tickGiven()
 	n.tickIdle()
 	n.tickDeparture()

@@ -28,7 +28,7 @@ type Unique struct {
 	Limit          int   // how many jobs may have the key at a time, up to store.MaxLimit; 0 is as 1
 	LockTTL        int64 // seconds; 0: as long as the job has the lock. For a window: its TTL
 	RunTTL         int64 // seconds; 0: as long as the job has the lock
-	ConflictDelay  int64 // seconds
+	ConflictDelay  int64 // seconds; of debounce: after its creation the job is due by then
 	BusyDelay      int64 // seconds
 }
 

@@ -20,6 +20,7 @@ type claimedAdd struct {
 	place  int32 // among the Answers of the Batch
 	denied bool  // see [Node.Deny]
 	claim  *lock.Acquisition
+	asked  *question // what it waits for if claim is nil: another job has the key, and gets this one's body
 }
 
 // nameClaim leaves the name of a job's waiting lock in scratch.lock, and returns its hash. The lock's slot in
@@ -106,7 +107,7 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		case err != nil:
 			n.answer(c.client, c.place, id, err)
 		case wait:
-			n.pendingAdds[id].client = c.client
+			n.Tie(PendingAdd(answer), c.client)
 		default:
 			n.answer(c.client, c.place, answer, nil)
 		}
@@ -135,9 +136,9 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 	if o.Kind == lock.Granted {
 		j.Unique().SetWait(o.Token)
 		j.Unique().SetSlot(store.LockWait, o.Slot)
-	} else if other, err, over := n.refused(a, j.Unique(), &o.Job); over {
+	} else if other, wait, err, over := n.refused(a, j, &o.Job); over {
 		n.store.FreeJob(j)
-		return other, false, err
+		return other, wait, err
 	}
 	if wait, err = n.enlist(a, j, where); err != nil {
 		n.unclaimAdd(a, &id, &o)
@@ -158,7 +159,11 @@ func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 	c := n.uniqueMesh.adds[*id]
 	if c != nil {
 		delete(n.uniqueMesh.adds, *id)
-		n.locks.Abandon(c.claim)
+		if c.claim != nil {
+			n.locks.Abandon(c.claim)
+		} else {
+			c.asked.then = nil
+		}
 	}
 	return c != nil
 }
@@ -178,18 +183,19 @@ func (a *Add) clone() *Add {
 	return &b
 }
 
-// refused settles the conflict of an ADDJOB with the job that has its key. If over is false, the job is added
+// refused settles the conflict of an ADDJOB, of the job j, with the job that has its key. If over is false, j is added
 // all the same, and tries again later for its key.
-func (n *Node) refused(a *Add, u store.Unique, holder *store.ID) (answer store.ID, err error, over bool) {
+func (n *Node) refused(a *Add, j *store.Job, holder *store.ID) (answer store.ID, wait bool, err error, over bool) {
 	n.Stats.Duplicates++
 	if a.Unique.Conflict != store.ConflictReschedule {
-		answer, err = n.conflict(a, *holder)
-		return answer, err, true
+		answer, wait, err = n.conflict(a, j.ID, *holder)
+		return answer, wait, err, true
 	}
+	u := j.Unique()
 	u.Set(store.UniquePending)
 	u.CountTry()
 	n.Stats.PutOff++
-	return answer, nil, false
+	return answer, false, nil, false
 }
 
 // markWindow marks a window's lock that was just taken, by the name in scratch.lock, and logs it: the lock
@@ -203,36 +209,34 @@ func (n *Node) markWindow(u store.Unique) {
 	}
 }
 
-// conflict answers an ADDJOB whose key is taken.
-func (n *Node) conflict(a *Add, holder store.ID) (answer store.ID, err error) {
+// conflict answers an ADDJOB whose key is taken. If wait is true the answer follows, for the client that is tied to the [PendingAdd] of id.
+func (n *Node) conflict(a *Add, id, holder store.ID) (answer store.ID, wait bool, err error) {
 	key := a.Body
 	if a.Unique.Keyed {
 		key = a.Unique.Key
 	}
 	if a.Unique.Conflict == store.ConflictDrop {
 		n.leftOut(a.Queue, key, &holder)
-		return answer, ErrDropped
+		return answer, false, ErrDropped
 	}
 	ended := n.endDue(&holder) // in a mesh it had the key when that was asked for
 	j := n.store.Lookup(&holder)
 	if a.Sees != nil && !n.sees(a, j) {
-		return answer, duplicate(nil, key)
+		return answer, false, duplicate(nil, key)
 	}
 	if ended {
-		return answer, duplicate(&holder, key)
+		return answer, false, duplicate(&holder, key)
 	}
 	switch a.Unique.Conflict {
 	case store.ConflictReturn:
 		// An ID is a promise: don't answer the ID of a job that isn't promised yet.
 		if n.uniqueMesh.adds[holder] == nil && (j == nil || j.State != store.StateWaitRepl) {
-			return holder, nil
+			return holder, false, nil
 		}
-	case store.ConflictReplace:
-		if j != nil && n.replace(j, a) {
-			return holder, nil
-		}
+	case store.ConflictReplace, store.ConflictDebounce:
+		return n.replaceOrAsk(a, id, holder, j, duplicate(&holder, key))
 	}
-	return answer, duplicate(&holder, key)
+	return answer, false, duplicate(&holder, key)
 }
 
 // sees says whether the client may know of the job that has its key. If j is nil, neither the job nor its
@@ -242,22 +246,6 @@ func (n *Node) sees(a *Add, j *store.Job) bool {
 		return a.Sees(nil)
 	}
 	return a.Sees(j.Queue.NameBytes())
-}
-
-// replace gives a job that still waits a new body. It returns false, and changes nothing, if somebody works
-// on the job, or may: a copy doesn't tell what other nodes do with theirs.
-func (n *Node) replace(j *store.Job, a *Add) bool {
-	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never counts as delayed
-	waits := j.State == store.StateQueued ||
-		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
-	if !waits || n.dummy(j) {
-		return false
-	}
-	if _, ok := n.giveBody(j, a.Body); !ok {
-		return false
-	}
-	n.Stats.Replaced++
-	return true
 }
 
 // tellChanged sends the whole job, with its new body or queue, to its holders. So a holder that has lost its

@@ -455,7 +455,7 @@ func (n *Node) endWaits(err error) {
 	}
 }
 
-// endAdds refuses every ADDJOB that waits for its copies, answers every WAITCOPIES, and ends every acquisition, as when
+// endAdds refuses every ADDJOB that waits for its copies, answers every WAITCOPIES and every question, and ends every acquisition, as when
 // the node becomes a replica. If they are very many, the next ticks do the rest. But the votes
 // that others gave for those acquisitions are taken back at once: a moment later no node hears
 // this one any more.
@@ -489,6 +489,8 @@ func (n *Node) tickEnding(budget int) {
 			ad := n.waiting[len(n.waiting)-1]
 			n.cleanUp(ad)
 			n.deny(ad, ErrReplica)
+		case len(n.questions.due) > 0:
+			budget -= n.answerQuestion(n.questions.due[0]) - 1
 		case n.locks.EndOne():
 		default:
 			n.ending = false

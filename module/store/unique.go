@@ -28,6 +28,10 @@ const (
 	ConflictReturn
 	ConflictReplace
 	conflicts
+
+	// ConflictDebounce is ConflictReplace, and may put the job off. It is a rule for the ADDJOB that meets another job, so no job keeps it: what
+	// the job is unique by has ConflictReplace in its place, which nodes of former releases know.
+	ConflictDebounce = conflicts
 )
 
 // Rules for a job that is to be delivered while another with its key is worked on (ONBUSY).
@@ -99,14 +103,17 @@ type UniqueBy struct {
 
 // AppendUnique appends a value without locks.
 func AppendUnique(dst []byte, by *UniqueBy) []byte {
-	format := uint8(uniqueShort)
-	if by.LockTTL|by.RunTTL|by.ConflictDelay|by.BusyDelay != 0 || by.Conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
+	format, conflict, delay := uint8(uniqueShort), by.Conflict, by.ConflictDelay
+	if conflict == ConflictDebounce {
+		conflict, delay = ConflictReplace, 0
+	}
+	if by.LockTTL|by.RunTTL|delay|by.BusyDelay != 0 || conflict == ConflictReschedule || by.Busy == BusyReschedule || by.Busy == BusyDead {
 		format = uniqueTimed
 	}
-	dst = append(dst, format, by.Strategy, by.Flags, by.Conflict, by.Busy, uint8(max(by.Limit, 1)-1), 0, 0)
+	dst = append(dst, format, by.Strategy, by.Flags, conflict, by.Busy, uint8(max(by.Limit, 1)-1), 0, 0)
 	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if format == uniqueTimed {
-		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, by.ConflictDelay, by.BusyDelay, 0, 0} {
+		for _, v := range [...]uint32{by.LockTTL, by.RunTTL, delay, by.BusyDelay, 0, 0} {
 			dst = binary.LittleEndian.AppendUint32(dst, v)
 		}
 	}

@@ -176,6 +176,19 @@ const (
 	// Marks tells how far the slots of recurring jobs are served, in Queue, in a form that package engine defines. The answer has NoReply:
 	// it tells how far they are served as far as its sender knows.
 	Marks
+)
+
+// Further kinds.
+const (
+	// Do asks the receiver to give a job another body, the one in Queue, and maybe another time, if the job waits there: an ADDJOB of another job
+	// with its key has said so (ONCONFLICT). Lock has the name of the lock by which the job has that key, the job, and in Lease and Left what
+	// becomes of its time, see [Lock.Debounce]. Span is any number. The answer is Did, with the same Span.
+	Do Kind = iota + 66
+	// Did: the sender has dealt with a Do, or a NewCopy.
+	Did
+	// NewCopy is a ReplJob with NewBody, and with the job's new time. The answer is Did, with the same Span, which is any number. Round is the
+	// Span of the ReplJob.
+	NewCopy
 	kinds
 )
 
@@ -239,6 +252,7 @@ const (
 	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
 	ToAll     = NoReply   // GotEnd: all holders have confirmed this outcome, and the sender forgets the job, or keeps it
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
+	Done      = NoReply   // Did: the job has the new body, and the nodes with a copy that can be reached have it, too
 )
 
 // Values of Count in an Outcome.
@@ -435,7 +449,7 @@ type Lock struct {
 	Job         JobID
 	Token       uint64 // below 2^63
 	Lease       int64  // ms; 0: as long as the job waits, or runs
-	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, Verify and Verified have Question, and Unlock has Times
+	Left        int64  // ms of the lease that are left; in a Deny for Abstains, until the node votes. In its place a Claim has Above, Verify and Verified have Question, Unlock has Times, and Do has its part of Debounce
 	Flags       uint8  // of the lock (package lock)
 }
 
@@ -444,6 +458,12 @@ func (l *Lock) Above() uint64 { return uint64(l.Left) }
 
 // SetAbove sets [Lock.Above].
 func (l *Lock) SetAbove(above uint64) { l.Left = int64(above) }
+
+// Debounce is by how many ms a Do puts a delayed job off, and how many ms after its creation it is due at the latest. 0: the job's time stays.
+func (l *Lock) Debounce() (span, bound int64) { return l.Lease, l.Left }
+
+// SetDebounce sets [Lock.Debounce].
+func (l *Lock) SetDebounce(span, bound int64) { l.Lease, l.Left = span, bound }
 
 // Times is how often a job had come back before it was given back at the sender of an Unlock, plus 1. 0: the Unlock doesn't say so.
 func (l *Lock) Times() uint64 { return uint64(l.Left) }
@@ -564,6 +584,10 @@ var parts = [kinds]uint16{
 	Watch:  hasSpan | hasQueue,
 	Ended:  hasSpan | hasQueue,
 	Cancel: hasID | hasExtras,
+
+	Do:      hasID | hasSpan | hasQueue | hasLock,
+	Did:     hasSpan,
+	NewCopy: hasID | hasSpan | hasHolders | hasQueue | hasJob | hasRound,
 }
 
 // OfJob says whether messages of this kind are about one job. Messages about the same job must
@@ -748,7 +772,7 @@ func (m *Message) Parse(b []byte) error {
 		return r.err
 	}
 	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0], More: m.More[:0]}
-	if m.Kind == 0 || m.Kind >= kinds {
+	if m.Kind == 0 || m.Kind >= kinds || parts[m.Kind] == 0 {
 		r.at = 0
 		r.fail(fmt.Sprintf("kind %d", m.Kind))
 		return r.err

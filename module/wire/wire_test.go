@@ -13,7 +13,7 @@ import (
 )
 
 func gen(t *rapid.T) Message {
-	m := Message{Kind: Kind(rapid.IntRange(1, int(kinds)-1).Draw(t, "kind")), Flags: rapid.Uint8().Draw(t, "flags")}
+	m := Message{Kind: Kind(rapid.IntRange(1, int(kinds)-1).Filter(func(k int) bool { return parts[k] != 0 }).Draw(t, "kind")), Flags: rapid.Uint8().Draw(t, "flags")}
 	has := parts[m.Kind]
 	bytesOf := rapid.SliceOfN(rapid.Byte(), 0, 40)
 	if has&hasID != 0 {
@@ -154,9 +154,9 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		"Heartbeat", "Failed", "AskWork", "Work", "Claim", "Grant", "Deny", "Unlock", "Verify", "Verified", "LockPull", "LockPage", "ClearLocks", "LockLost",
 		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 		"AskCounts", "Counts", "AskQueues", "Queues", "Entries", "EntrySums", "AskCopies", "Copies", "AskFlush", "Flushed", "AskJobs", "Jobs",
-		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks",
+		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "", "", "Do", "Did", "NewCopy",
 	}
-	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies} {
+	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies, "Marks": Marks, "Do": Do, "NewCopy": NewCopy} {
 		require.Equal(t, name, names[kind-1])
 	}
 	require.Len(t, names, int(kinds)-1)
@@ -164,9 +164,12 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 	require.NoError(t, err)
 	_, table, _ := strings.Cut(string(page), "| kind | name | parts |")
 	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \|`).FindAllStringSubmatch(table, -1)
-	require.GreaterOrEqual(t, len(rows), len(names))
+	require.GreaterOrEqual(t, len(rows), len(names)-2)
 	for i, name := range names {
-		require.Equal(t, []string{strconv.Itoa(i + 1), name}, rows[i][1:])
+		if name != "" { // no message has the number
+			require.Equal(t, []string{strconv.Itoa(i + 1), name}, rows[0][1:])
+			rows = rows[1:]
+		}
 	}
 }
 

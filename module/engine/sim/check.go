@@ -294,6 +294,9 @@ func (s *Sim) done() bool {
 	if s.Faults.Settings > 0 && s.now < s.healedAt+compareSecs*1000 {
 		return false
 	}
+	if s.Uniques != nil && s.Uniques.Bodies && s.now < s.healedAt+lateBodies*1000 {
+		return false // clients add jobs still
+	}
 	if s.crons != nil && s.now < s.healedAt+(cronJudgeSecs+10)*1000 {
 		return false
 	}

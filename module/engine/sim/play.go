@@ -309,6 +309,7 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		s.deadLetter(j) // it became one by the very call that fetches it
 	}
 	s.uniqueTaken(n, j)
+	s.bodyGiven(n, j, sj)
 	if j.settled {
 		s.fail("node %d delivers job %s, whose acknowledgement others knew of when all had healed", n.i, j.id)
 	}

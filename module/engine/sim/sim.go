@@ -127,13 +127,14 @@ type Report struct {
 	Added, Refused, Delivered, Acked, Duplicates int
 	Messages, Bytes                              int64 // of jobs and queues
 	Beats                                        int64 // heartbeats, and verdicts on nodes
-	Kinds                                        [64]int64
+	Kinds                                        [96]int64
 	LockMessages                                 int64
 	Granted                                      int     // locks
 	Flushed                                      int     // jobs, by QFLUSH
 	Ended, Kept                                  int     // ends that WAITJOB told, and outcomes that were kept at the end
 	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
+	Bodies                                       int     // deliveries of which it is known when their bodies were given
 	Busiest                                      int     // messages of one job in ten seconds
 	Simulated                                    int64   // ms
 	PerJob                                       float64 // messages, without questions for jobs of a queue
@@ -666,7 +667,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

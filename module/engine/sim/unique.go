@@ -37,6 +37,7 @@ type Uniques struct {
 	MaxLease   int64   // likewise; 0: the default
 	PutOff     float64 // share of jobs that a conflict puts off (ONCONFLICT reschedule), in addition to one in four
 	Long       bool    // a conflict or a busy key may put a job off for longer than its retry time
+	Bodies     bool    // all are ONCONFLICT replace or debounce; a fifth of them are added when all has healed
 }
 
 // limit is how many jobs may have a key at a time at most.
@@ -62,6 +63,8 @@ type uniqueJob struct {
 	given     bool // a client gave it back, or said that it is done
 	refused   bool // its ADDJOB was refused: a client that is given it all the same may lose it at any moment
 	at        int64
+	body      *bodyAdd // nil: bodies aren't judged
+	hands     bool     // a client has the job, by a delivery while the mesh was whole
 }
 
 // working is a client that works on a job.
@@ -75,6 +78,7 @@ type uniqueWorld struct {
 	running map[string][]*working
 	adds    []*job
 	tokens  map[string]shownToken // by what is locked, and its slot: the greatest that a client was given
+	bodies  map[string]*bodyAdd   // by the body
 }
 
 // shownToken is a fencing token that a client was given with a job.
@@ -111,8 +115,12 @@ func (s *Sim) startUniques() {
 	if s.Uniques == nil {
 		return
 	}
-	s.uniques = &uniqueWorld{waiting: map[string][]*job{}, running: map[string][]*working{}, tokens: map[string]shownToken{}}
-	for range s.Uniques.Jobs {
+	s.uniques = &uniqueWorld{waiting: map[string][]*job{}, running: map[string][]*working{}, tokens: map[string]shownToken{}, bodies: map[string]*bodyAdd{}}
+	for i := range s.Uniques.Jobs {
+		if s.Uniques.Bodies && i%5 == 0 {
+			s.at((s.Seconds+lateBodies/4)*1000+s.r.Int64N(lateBodies*500), s.addUnique)
+			continue
+		}
 		s.at(2000+s.r.Int64N(s.Seconds*800), s.addUnique)
 	}
 }
@@ -161,12 +169,19 @@ func (s *Sim) uniqueAdd() engine.Add {
 			u.Conflict = store.ConflictDrop
 		}
 	}
+	if s.Uniques.Bodies {
+		u.Strategy = []uint8{store.UniqueUntil, store.UniqueBefore, store.UniqueBoth}[s.r.IntN(3)]
+		u.Conflict, u.Busy, u.BusyDelay = store.ConflictReplace, store.BusyWait, 0
+	}
 	a := engine.Add{
 		Queue: fmt.Append(nil, "q", s.r.IntN(queues)), Body: []byte("unique"), TTL: ttlSecs, Retry: retrySecs,
 		Replicate: 1 + s.r.IntN(max(s.Replicate, 1)), Timeout: 2000, CanWait: true, Unique: u,
 	}
 	if s.r.IntN(10) == 0 {
 		a.Delay = 1 + s.r.Int64N(10)
+	}
+	if s.Uniques.Bodies && s.r.IntN(2) == 0 {
+		a.Unique.Conflict, a.Delay, a.Unique.ConflictDelay = store.ConflictDebounce, 1+s.r.Int64N(8), 5+s.r.Int64N(15)
 	}
 	if s.wiped+s.Wiped > 0 {
 		a.Replicate = max(s.Replicate, 1)
@@ -192,21 +207,33 @@ func (s *Sim) addUnique() {
 	u.run = u.wait
 	if u.LockTTL > 0 {
 		u.until = s.now + (a.Delay+u.LockTTL)*1000
-		if u.Strategy == store.UniqueWindow {
+		if u.Strategy == store.UniqueWindow || s.Uniques.Bodies { // another ADDJOB may give the job an earlier time
 			u.until = s.now + u.LockTTL*1000
 		}
+	}
+	if s.Uniques.Bodies {
+		u.body = s.newBody(&a, u.wait)
 	}
 	n.call(func() {
 		id, wait, err := n.e.AddJob(&a)
 		if err != nil {
 			s.Refused++
+			if u.body != nil {
+				u.body.refused = true
+			}
 			return
+		}
+		if !wait {
+			s.bodyAnswered(u.body, id)
 		}
 		if s.jobs[id] != nil {
 			return // it is the ID of the job that has the key
 		}
 		s.Added++
 		j := &job{id: id, once: a.Retry == 0, copies: a.Replicate, delayed: true, notBefore: s.now + a.Delay*1000, unique: u}
+		if s.Uniques.Bodies {
+			j.notBefore = 0 // another ADDJOB may give it another time
+		}
 		s.jobs[id] = j
 		s.order = append(s.order, j)
 		s.uniques.adds = append(s.uniques.adds, j)
@@ -254,6 +281,7 @@ func (s *Sim) deadLetter(j *job) {
 func (s *Sim) uniquePromised(n *node, j *job, id store.ID) {
 	u := j.unique
 	u.answered = true
+	s.bodyAnswered(u.body, id)
 	if id != j.id {
 		s.trace("node %d: instead of %s it is %s", n.i, j.id, id)
 		return
@@ -385,7 +413,7 @@ func (s *Sim) lease(u *uniqueJob) int64 {
 // uniqueGiven notes that a client gives a job back, or says that it is done.
 func (s *Sim) uniqueGiven(j *job) {
 	if u := j.unique; u != nil {
-		u.given = true
+		u.given, u.hands = true, false
 		s.uniques.running[u.run] = slices.DeleteFunc(s.uniques.running[u.run], func(w *working) bool { return w.j == j })
 		if u.Strategy == store.UniqueUntil {
 			u.over = u.over || j.done

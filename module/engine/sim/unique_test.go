@@ -117,6 +117,28 @@ func TestLimitHistories(t *testing.T) { playAll(t, limitHistories, 6) }
 
 func TestUniqueHistories(t *testing.T) { playAll(t, uniqueHistories, 6) }
 
+// bodyHistories are kinds of trouble for jobs whose bodies are replaced at any node.
+var bodyHistories = map[string]Config{
+	"calm": {PerTenSeconds: 2000, Nodes: 3, Jobs: 5, Seconds: 90, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 300, Keys: 4, Bodies: true, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 20}},
+	"crashes": {PerTenSeconds: 2000, Nodes: 3, Jobs: 5, Seconds: 150, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 300, Keys: 4, Bodies: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 30, Crashes: 90, Resets: 60, Pauses: 60,
+	}},
+	"everysec": {PerTenSeconds: 2000, Nodes: 3, Jobs: 5, Seconds: 150, AckShare: 0.9, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 300, Keys: 4, Bodies: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 30, Crashes: 60, Stops: 30, Blackouts: 20,
+	}},
+	"partitions": {PerTenSeconds: 2000, Nodes: 5, Jobs: 5, Seconds: 150, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 300, Keys: 4, Bodies: true, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Partitions: 60, CutSecs: 30, Resets: 60, Loss: 0.005,
+	}},
+	"upgrade": {PerTenSeconds: 2000, Nodes: 4, Former: 2, Jobs: 5, Seconds: 120, AckShare: 0.9, Replicate: 3, Uniques: &Uniques{Jobs: 250, Keys: 3, Bodies: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 30, Resets: 60, Partitions: 30, CutSecs: 20,
+	}},
+	"moves": {PerTenSeconds: 2000, Nodes: 4, Jobs: 5, Seconds: 120, AckShare: 0.9, Replicate: 2, Uniques: &Uniques{Jobs: 250, Keys: 4, Bodies: true, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Pressure: 100, Leaving: 60, PauseQueue: 60, Promotions: 30,
+	}},
+}
+
+func TestBodyHistories(t *testing.T) { playAll(t, bodyHistories, 6) }
+
 // If clocks are set, a run may end early by a hundredth of its own time, however long
 // the next run of its key is to be.
 func TestARunEndsEarlyByAShareOfItsOwnTime(t *testing.T) {

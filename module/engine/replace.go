@@ -1,0 +1,255 @@
+package engine
+
+import (
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// ONCONFLICT replace and debounce: an ADDJOB whose key another job has gives that job its body, and with debounce the job's delay begins
+// anew. That is up to the node where the job waits. A node with a mere copy doesn't know what others do with theirs, so it asks them (Do). The
+// node that does it sends the new body to the other holders (NewCopy), and answers when they have it: so a crash of that node loses the
+// body no more than that of a new job. Nothing is remembered of a question that has no answer in time, but it may be carried out
+// later.
+
+// change is what becomes of a job whose key is wanted by an ADDJOB.
+type change struct {
+	body  []byte
+	span  int64 // ms from now until it is due, if it is delayed; 0: its time stays
+	bound int64 // ms from its creation until it is due, at the latest
+}
+
+// changeOf is what an ADDJOB makes of the job that has its key.
+func (n *Node) changeOf(a *Add) change {
+	c := change{body: a.Body}
+	if a.Unique.Conflict == store.ConflictDebounce {
+		if c.span, c.bound = a.Delay*1000, a.Unique.ConflictDelay*1000; a.At > 0 { // a part of a second
+			c.span = max(1, a.At-n.now)
+		}
+	}
+	return c
+}
+
+// replaceOrAsk carries out ONCONFLICT replace and debounce. j is what this node has of the job that has the key; nil: nothing. It returns the
+// same as [Node.conflict]; refusal is the error where nobody can do it.
+func (n *Node) replaceOrAsk(a *Add, id, holder store.ID, j *store.Job, refusal error) (answer store.ID, wait bool, err error) {
+	c := n.changeOf(a)
+	switch {
+	case j != nil && n.replaceable(j, &c):
+		q := n.replace(j, &c, addWaits(a))
+		if q == nil || a.Async || !a.CanWait {
+			return holder, false, nil
+		}
+		impatient := addWaits(a) < silentMS
+		n.awaitQuestion(a, id, q, func() (store.ID, error) {
+			if (impatient || n.passive) && len(q.got.Unanswered) > 0 {
+				return holder, ErrReplTimeout
+			}
+			return holder, nil
+		})
+	case !a.CanWait || a.Sees != nil || n.uniqueMesh.adds[holder] != nil || j != nil && n.standing(j) != elsewhere:
+		return answer, false, refusal
+	case len(a.Body) > n.mostBody:
+		return answer, false, ErrTooBig
+	default:
+		n.nameClaim(a)
+		m := &wire.Message{Kind: wire.Do, ID: holder, Queue: a.Body, Lock: wire.Lock{Name: n.scratch.lock, Job: holder}}
+		m.Lock.SetDebounce(c.span, c.bound)
+		q := n.newQuestion(addWaits(a))
+		if n.sendQuestion(q, m, wire.Did, n.mesh.All()); n.settled(q) {
+			return answer, false, refusal // no node can be asked
+		}
+		n.openQuestion(q)
+		n.awaitQuestion(a, id, q, func() (store.ID, error) {
+			if !q.got.Done {
+				return holder, refusal
+			}
+			return holder, nil
+		})
+	}
+	return id, true, nil
+}
+
+// addWaits is for how long an ADDJOB waits for other nodes to replace a body, ms.
+func addWaits(a *Add) int64 {
+	if a.Timeout > 0 {
+		return min(a.Timeout, silentMS)
+	}
+	return silentMS
+}
+
+// awaitQuestion makes an ADDJOB, whose job has this ID and isn't added, wait for the answer to an open question.
+func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (store.ID, error)) {
+	c := &claimedAdd{asked: q}
+	if a.batch != nil {
+		c.client, c.place = a.batch, a.place
+	}
+	n.uniqueMesh.adds[id] = c
+	q.then = func() {
+		delete(n.uniqueMesh.adds, id)
+		answer, err := decide()
+		if unwanted(c.denied, c.client) {
+			err = ErrReplTimeout
+		}
+		if err != nil {
+			answer = id
+		}
+		if c.client != nil {
+			n.answer(c.client, c.place, answer, err)
+		}
+	}
+}
+
+// replaceable says whether this node can give a job another body: it waits here, or is delayed here, and nobody works on it, or may. A copy
+// doesn't tell what other nodes do with theirs.
+func (n *Node) replaceable(j *store.Job, c *change) bool {
+	delayed := j.Flags&store.FlagQueuedOnce == 0 // a copy never counts as delayed
+	waits := j.State == store.StateQueued ||
+		j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 && (delayed || j.Holders() == 0)
+	return waits && !n.dummy(j) && n.TakesBody(&j.ID, c.body) == nil
+}
+
+// replace carries out a change, and tells the other holders. It returns the open question to those of them that say when they have the new
+// body, for ms at most; nil: there are none. The job may move.
+func (n *Node) replace(j *store.Job, c *change, ms int64) *question {
+	n.Stats.Replaced++
+	j, _ = n.setBody(j, c.body)
+	j = n.debounce(j, c)
+	var to []*Peer
+	heirs := n.mayHaveHeir(j)
+	for _, p := range n.mesh.All() {
+		if heirs || j.HeldBy(uint64(p.Node)) {
+			to = append(to, p)
+		}
+	}
+	answerForAll(j)
+	return n.sendBody(j, to, ms)
+}
+
+// debounce begins the delay of a job anew. A job that is due already, or failed, or waits for its key, keeps its time, and so does one with
+// no room for a new one. The job may move.
+func (n *Node) debounce(j *store.Job, c *change) *store.Job {
+	if c.span == 0 || len(j.Extras())+store.ExtraSize(make([]byte, 8)) > store.MaxExtras || j.Reason() != store.Delayed || delayFrom(j, n.now) == 0 || rests(j) || n.putOff(j) {
+		return j
+	}
+	at := max(n.now, min(n.now+c.span, int64(j.CTime/1_000_000)+c.bound))
+	if at == firstDue(j) {
+		return j
+	}
+	n.Stats.Debounced++
+	j = n.dueAt(j, &Move{HasAt: true, At: at})
+	n.delay(j, delayFrom(j, n.now))
+	return j
+}
+
+const (
+	maxUntold   = 10_000  // jobs that are noted for a node that missed their new bodies
+	untoldSlice = 100     // of them that a tick tells
+	untoldBytes = 1 << 20 // or so many bytes of bodies
+)
+
+// sendBody sends a job with its new body to nodes, and asks those that understand that to say when they have it, see [Node.replace]. It notes those
+// that can't be told, or don't say so in time: they are told when they are back ([Node.resumeBodies]).
+func (n *Node) sendBody(j *store.Job, to []*Peer, ms int64) (q *question) {
+	var asked []*Peer
+	m := n.copyOf(j, wire.ReplJob)
+	m.Flags = wire.NoReply | wire.NewBody
+	s := sending{n: n, m: m}
+	for _, p := range to {
+		switch {
+		case !p.Connected:
+			n.missesBody(p, j.ID)
+		case n.canAsk(p, wire.NewCopy):
+			asked = append(asked, p)
+		default:
+			s.to(p)
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	m.Kind, m.Flags, m.Round = wire.NewCopy, 0, uint64(m.Span)
+	q = n.newQuestion(ms)
+	id := j.ID
+	q.body = &id
+	n.sendQuestion(q, m, wire.Did, asked)
+	n.openQuestion(q)
+	return q
+}
+
+// hasDone follows when a Do or a NewCopy is answered, or its time is up.
+func (n *Node) hasDone(q *question) {
+	if q.body != nil {
+		for i := range q.got.Unanswered {
+			n.missesBody(n.mesh.ByID(q.got.Unanswered[i]), *q.body)
+		}
+	}
+	if q.then != nil {
+		q.then()
+	}
+}
+
+// missesBody notes that a node that may hold a job lacks its new body.
+func (n *Node) missesBody(p *Peer, id store.ID) {
+	if p != nil && p.bodies.Len() < maxUntold {
+		p.bodies.Put(id, struct{}{})
+	}
+}
+
+// resumeBodies goes on telling nodes that are back of the bodies that they missed. Only the node where a job waits still does so: elsewhere the
+// body may be newer.
+func (n *Node) resumeBodies() {
+	for _, p := range n.mesh.All() {
+		for i, bytes := 0, 0; p.Connected && p.bodies.Left() > 0; i++ {
+			if i == untoldSlice || bytes >= untoldBytes {
+				n.hurryTick()
+				break
+			}
+			p.bodies.Pass(1, func(id store.ID, _ *struct{}) bool {
+				if j := n.store.Lookup(&id); j != nil && j.HeldBy(uint64(p.Node)) && n.replaceable(j, &change{body: j.Body()}) {
+					bytes += len(j.Body())
+					n.sendBody(j, []*Peer{p}, silentMS)
+				}
+				return false
+			})
+		}
+	}
+}
+
+// onDo gives a job another body for another node.
+func (n *Node) onDo(p *Peer, m *wire.Message) {
+	id, c := store.ID(m.ID), change{body: m.Queue}
+	c.span, c.bound = m.Lock.Debounce()
+	n.endDue(&id)
+	j := n.store.Lookup(&id)
+	did := wire.Message{Kind: wire.Did, Span: m.Span}
+	if j == nil || !n.named(j, store.LockWait, m.Lock.Name) || !j.Unique().Has(store.UniqueHasWait) || j.Queue.Pause&PauseIn != 0 ||
+		n.unsafe || !n.replaceable(j, &c) || n.HasRoom() != nil {
+		n.send(p, &did)
+		return
+	}
+	did.Flags = wire.Done
+	q := n.replace(j, &c, silentMS/2)
+	if q == nil {
+		n.send(p, &did)
+		return
+	}
+	asker := p.Node
+	q.then = func() {
+		if p := n.mesh.ByName(asker); p != nil && !n.passive {
+			n.send(p, &did)
+		}
+	}
+}
+
+// onNewCopy takes a job's new body, and its time, from the node where it waits.
+func (n *Node) onNewCopy(p *Peer, m *wire.Message) {
+	did, id := wire.Message{Kind: wire.Did, Span: m.Span}, store.ID(m.ID)
+	m.Kind, m.Flags, m.Span = wire.ReplJob, wire.NoReply|wire.NewBody, int64(min(m.Round, MaxUnix))
+	if j := n.store.Lookup(&id); j != nil && j.State == store.StateActive && !n.dummy(j) && j.Flags&store.FlagQueuedOnce != 0 && j.Delay != m.Job.Delay {
+		j.Delay = m.Job.Delay
+		j, _ = n.setExtra(j, store.TagAt, store.FindExtra(m.Job.Extras, store.TagAt))
+		n.logAnew(j)
+	}
+	n.onReplJob(p, m)
+	n.send(p, &did)
+}
