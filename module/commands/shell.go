@@ -669,6 +669,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_dropped", st.Dropped)
 	w.Int("jobs_moved", st.Moved)
 	w.Int("jobs_revived", st.Revived)
+	w.Int("names_known", st.NamesKnown)
 	w.Int("rate_waited", st.RateWaited)
 	w.Int("slots_waited", st.SlotsWaited)
 	w.Int("queues_limited", int64(m.node.LimitedQueues()))

@@ -176,6 +176,15 @@ const (
 	// Marks tells how far the slots of recurring jobs are served, in Queue, in a form that package engine defines. The answer has NoReply:
 	// it tells how far they are served as far as its sender knows.
 	Marks
+)
+
+// Further kinds.
+const (
+	// AskName asks what the receiver knows of a job whose name was given by its producer, and which the sender is about to queue. The
+	// answer is Named, behind what the receiver would say to a WillQueue.
+	AskName Kind = iota + 70
+	// Named: with Known the sender knows the job, so the receiver leaves its own to it.
+	Named
 	kinds
 )
 
@@ -185,7 +194,7 @@ const (
 	QueueIt                     // ReplJob: queue the copy, Span from now
 	CountNack                   // Queued, PutOff: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
-	Known                       // GotAck: the sender had a copy
+	Known                       // GotAck: the sender had a copy; Named: it knows the job
 	Leaving                     // Heartbeat: the sender is leaving the mesh
 	Full                        // Heartbeat: the sender takes no copies, its memory is short
 	ByClient                    // DelJob: a client asked for it (FASTACK)
@@ -556,6 +565,8 @@ var parts = [kinds]uint16{
 	AskMove:   hasCount | hasSpan | hasQueue,
 	MovedJobs: hasSpan | hasRound | hasQueue,
 	Marks:     hasQueue,
+	AskName:   hasID,
+	Named:     hasID,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 
@@ -748,7 +759,7 @@ func (m *Message) Parse(b []byte) error {
 		return r.err
 	}
 	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0], More: m.More[:0]}
-	if m.Kind == 0 || m.Kind >= kinds {
+	if m.Kind >= kinds || parts[m.Kind] == 0 {
 		r.at = 0
 		r.fail(fmt.Sprintf("kind %d", m.Kind))
 		return r.err
