@@ -58,7 +58,7 @@ const featureCrons = 2048
 // featureReturns is another: a node that has it takes wire.Returns behind WillQueue, Queued, Working and PutOff.
 const featureReturns = 4096
 
-// featureNames is another: a node that has it answers AskName.
+// featureNames is another: a node that has it answers AskName, and takes Publish.
 const featureNames = 32768
 
 const maxZone = 64 // bytes of a zone's name

@@ -455,6 +455,9 @@ func (m *module) carryOut(c *rm.Ctx) {
 			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Warn:
 			m.server.Log(rm.Warning, "%v", e.Err)
+		case engine.Publish:
+			p := e.Client.(*engine.Publication)
+			c.Publish(p.Channel, p.Message)
 		case engine.Serve:
 			m.serve(effects[i:])
 		case engine.Release:

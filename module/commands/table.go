@@ -215,6 +215,9 @@ func (m *module) commands() []rm.Command {
 					{Name: "subcommand", Kind: rm.ArgOneOf, Sub: []rm.Arg{
 						{Name: "load", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "load", Kind: rm.ArgToken, Token: "LOAD"}, word("REPLACE"), {Name: "library", Kind: rm.ArgString, Optional: true}}},
 						{Name: "list", Kind: rm.ArgToken, Token: "LIST"}}}}}},
+			{Name: "publish", Run: m.publish, Flags: "pubsub may-replicate fast", Categories: "pubsub fast", Info: rm.Info{
+				Summary: "Publishes a message to the subscribers at all nodes.", Complexity: "O(N+M) with N nodes and M subscribers and patterns, at each node", Since: since, Arity: 4, Args: []rm.Arg{
+					{Name: "channel", Kind: rm.ArgString}, {Name: "message", Kind: rm.ArgString}}}},
 			{Name: "shutdown", Run: m.shutdown, Flags: "admin deny-script", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "epoch", Run: m.epochEffect, Flags: "write", Categories: "admin", Info: rm.Info{

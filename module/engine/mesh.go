@@ -172,6 +172,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskQueues(p, m)
 	case wire.Marks:
 		return n.onMarks(p, m)
+	case wire.Publish:
+		return n.onPublish(m)
 	case wire.AskName:
 		n.onAskName(p, m)
 	case wire.Named:

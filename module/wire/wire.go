@@ -185,6 +185,8 @@ const (
 	AskName Kind = iota + 70
 	// Named: with Known the sender knows the job, so the receiver leaves its own to it.
 	Named
+	// Publish: publish a message at the receiver. Queue has the channel after its length (varint), and then the message.
+	Publish
 	kinds
 )
 
@@ -567,6 +569,7 @@ var parts = [kinds]uint16{
 	Marks:     hasQueue,
 	AskName:   hasID,
 	Named:     hasID,
+	Publish:   hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 

@@ -164,7 +164,7 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		"Heartbeat", "Failed", "AskWork", "Work", "Claim", "Grant", "Deny", "Unlock", "Verify", "Verified", "LockPull", "LockPage", "ClearLocks", "LockLost",
 		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 		"AskCounts", "Counts", "AskQueues", "Queues", "Entries", "EntrySums", "AskCopies", "Copies", "AskFlush", "Flushed", "AskJobs", "Jobs",
-		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "AskName", "Named",
+		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "AskName", "Named", "Publish",
 	}
 	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies} {
 		require.Equal(t, name, names[kind-1])
