@@ -102,6 +102,9 @@ func (c *Ctx) WrongArity() { c.f.WrongArity() }
 // Touch tells WATCH and client-side caching that a key was modified.
 func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
 
+// Publish publishes a message in a channel, to the subscribers of this server. The server tells neither its replicas nor its AOF.
+func (c *Ctx) Publish(channel, message []byte) { api.Publish(c.f.Context(), channel, message) }
+
 // Notify publishes a keyspace event of the module's own, to subscribers of such events
 // (notify-keyspace-events with d).
 func (c *Ctx) Notify(event string, key String) { c.f.Notify(event, key.p) }

@@ -492,6 +492,14 @@ int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     return ok;
 }
 
+/* Publishes a message in a channel, to this server's subscribers. */
+void api_publish(RedisModuleCtx *ctx, const char *channel, size_t channel_len, const char *message, size_t message_len) {
+    RedisModuleString *c = redis.CreateString(NULL, channel, channel_len), *m = redis.CreateString(NULL, message, message_len);
+    redis.PublishMessage(ctx, c, m);
+    redis.FreeString(NULL, c);
+    redis.FreeString(NULL, m);
+}
+
 /* Copies one field of INFO. Returns its length, -1 if there is no such field. */
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap) {
     RedisModuleServerInfoData *d = redis.GetServerInfo(ctx, section);

@@ -403,6 +403,11 @@ func CallerMay(ctx Context, key []byte, use KeyUse) bool {
 	return C.api_caller_may_use(ctxOf(ctx), (*C.char)(unsafe.Pointer(unsafe.SliceData(key))), C.size_t(len(key)), C.int(use)) != 0
 }
 
+// Publish publishes a message in a channel, to this server's subscribers alone: the server doesn't tell its replicas.
+func Publish(ctx Context, channel, message []byte) {
+	C.api_publish(ctxOf(ctx), (*C.char)(unsafe.Pointer(unsafe.SliceData(channel))), C.size_t(len(channel)), (*C.char)(unsafe.Pointer(unsafe.SliceData(message))), C.size_t(len(message)))
+}
+
 // stringList makes an array of strings in C memory.
 func stringList(args [][]byte) (list []*C.RedisModuleString, free func()) {
 	n := len(args)

@@ -128,6 +128,7 @@ RedisModuleCallReply *api_call(RedisModuleCtx *ctx, const char *cmd, RedisModule
 RedisModuleString *api_user(RedisModuleCtx *ctx);
 int api_may_use(RedisModuleString *name, const char *key, size_t len, int use);
 int api_caller_may_use(RedisModuleCtx *ctx, const char *key, size_t len, int use);
+void api_publish(RedisModuleCtx *ctx, const char *channel, size_t channel_len, const char *message, size_t message_len);
 int api_may_run(RedisModuleCtx *ctx, RedisModuleString **argv, int argc);
 int api_server_info(RedisModuleCtx *ctx, const char *section, const char *field, char *buf, size_t cap);
 

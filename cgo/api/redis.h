@@ -186,6 +186,7 @@ enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
     X(RedisModuleString *, GetCurrentUserName, (RedisModuleCtx *)) \
     X(RedisModuleUser *, GetModuleUserFromUserName, (RedisModuleString *)) \
     X(int, FreeModuleUser, (RedisModuleUser *)) \
+    X(int, PublishMessage, (RedisModuleCtx *, RedisModuleString *, RedisModuleString *)) \
     X(int, ACLCheckCommandPermissions, (RedisModuleUser *, RedisModuleString **, int)) \
     X(int, ACLCheckKeyPermissions, (RedisModuleUser *, RedisModuleString *, int)) \
     X(RedisModuleBlockedClient *, BlockClient, (RedisModuleCtx *, RedisCmdFunc, RedisCmdFunc, RedisFreePrivdataFunc, long long)) \

@@ -20,6 +20,7 @@ const (
 	errMissed      engine.Refusal = "ERR MISSED must be skip, last or all"
 	errBound       engine.Refusal = "ERR FROM and UNTIL must be unix times in seconds, and FROM not after UNTIL"
 	errCronOption  engine.Refusal = "ERR a recurring job can't have DEFERRED, BLOCKEDBY, AFTER, AT or ASYNC: its copies are placed as with ASYNC"
+	errCronNamed   engine.Refusal = "ERR a recurring job can't have NAME: each slot's job is another one, which SHOW tells by its cron and slot"
 	errCronOptions engine.Refusal = "ERR a recurring job has at most 100 words of options"
 	errSlots       engine.Refusal = "ERR COUNT must be between 1 and 1000"
 	errNoCron      engine.Refusal = "NOCRON there is no entry of that name"
@@ -113,8 +114,11 @@ func parseCronJob(s *engine.Cron, d *defaults) error {
 	if err != nil {
 		return err
 	}
-	if a.Async || a.Family() || a.At > 0 {
+	switch {
+	case a.Async || a.Family() || a.At > 0:
 		return errCronOption
+	case a.Name != nil:
+		return errCronNamed
 	}
 	s.Any, s.Once = s.Any || a.Unique.Any, a.Retry == 0
 	return nil

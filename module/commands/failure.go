@@ -147,18 +147,21 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 	switch {
 	case f.Dead && f.HasDelay:
 		return 0, errDelayDead
-	case f.HasBody && ids > 1:
+	case f.HasBody && countJobs(c, ids) > 1:
 		return 0, errBodyOnce
 	}
 	return ids, nil
 }
 
-// leading counts the arguments before the first option: those that should be IDs.
+// leading counts the arguments before the first option: those that should be IDs, or names behind NAME, which may look like options.
 func leading(c args, isOption func([]byte) bool) (ids int) {
 	for ids+1 < c.NArgs() && !isOption(c.Arg(ids+1)) {
+		if isName(c.Arg(ids + 1)) {
+			ids++
+		}
 		ids++
 	}
-	return ids
+	return min(ids, c.NArgs()-1)
 }
 
 func isFailureOption(arg []byte) bool {

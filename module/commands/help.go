@@ -28,6 +28,7 @@ func containerHelp() rm.Command {
 		"CLUSTER FORGET <id>|RESET [SOFT|HARD]|LEAVING [yes|no]", "    Leave it, or have another leave.",
 		"CONFIG GET aof-enqueue-jobs-once", "    A parameter by Disque's name for it; else CONFIG GET jobmesh.*",
 		"LUA LOAD [REPLACE] [<library>]|LIST", "    Functions that move queues of Resque, Sidekiq and rq.",
+		"PUBLISH <channel> <message>", "    PUBLISH at all nodes.",
 		"FLUSH", "    Delete all queues and jobs of this node.",
 		"SHUTDOWN", "    Save queues with their positions, and exit.",
 		"HELP", "    This text. Each command: COMMAND DOCS ADDJOB GETJOB …",

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 
 	"jobmesh/module/engine"
@@ -56,6 +57,10 @@ func (m *module) addParsed(c *rm.Ctx, a *engine.Add) {
 	if !m.mayAdd(c, a) {
 		return
 	}
+	if a.Name != nil {
+		m.addNamed(c, a)
+		return
+	}
 	id, wait, err := m.node.AddJob(a)
 	switch {
 	case err == engine.ErrDropped:
@@ -70,6 +75,42 @@ func (m *module) addParsed(c *rm.Ctx, a *engine.Add) {
 		id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
 	}
 	m.carryOut(c)
+}
+
+// addNamed adds a job with a name, or finds the one that has it, and answers its ID when it has as many copies as were asked for.
+func (m *module) addNamed(c *rm.Ctx, a *engine.Add) {
+	if !m.mayUseJobs(c, rm.UseRead, engine.NamedID(a.Name)) {
+		return
+	}
+	id, err := m.node.AddNamed(a)
+	if err != nil {
+		fail(c, err)
+		m.carryOut(c)
+		return
+	}
+	least := int64(0) // copies; a job that is done by now needs none
+	if !a.Default {
+		least = int64(a.Replicate)
+	}
+	put := func(c *rm.Ctx, counts []int64) {
+		if counts[0] >= 0 && counts[0] < least {
+			fail(c, engine.ErrNamedTimeout)
+			return
+		}
+		id.Put((*[store.IDLen]byte)(c.SimpleBuffer(store.IDLen)))
+	}
+	if a.Async || !c.CanBlock() {
+		put(c, []int64{-1})
+		m.carryOut(c)
+		return
+	}
+	p, now := m.node.WaitNamed(id, a)
+	if now != nil {
+		put(c, now)
+		m.carryOut(c)
+		return
+	}
+	m.awaitMesh(c, p, func(c *rm.Ctx) { put(c, m.node.CopiesSoFar(p)) }, func(c *rm.Ctx, a *engine.MeshAnswer) { put(c, a.Copies) })
 }
 
 // mayAdd refuses an ADDJOB, or an ADDJOBS as a whole, if the server or the user's rights don't allow it. Otherwise it completes
@@ -328,24 +369,66 @@ func readID(b []byte) (id store.ID, ok bool) {
 	return id, ok
 }
 
-// readIDs checks all IDs, which are the first arguments, before the command changes any job. It leaves out IDs that no job
+// isName says whether an argument is the word NAME, behind which a job's name is.
+func isName(arg []byte) bool { return is(arg, "NAME") }
+
+// jobAt reads the job that argument i names: an ID, or NAME and a name. An ID that no job can have becomes the zero ID. used is how many
+// arguments it took.
+func jobAt(c args, i int) (id store.ID, used int, err error) {
+	if isName(c.Arg(i)) {
+		if i+1 == c.NArgs() {
+			return id, 0, errSyntax
+		}
+		name := c.Arg(i + 1)
+		if len(name) == 0 || len(name) > engine.MaxName {
+			return id, 0, errName
+		}
+		return engine.NamedID(name), 2, nil
+	}
+	id, ok := readID(c.Arg(i))
+	if !ok {
+		return id, 0, errBadID
+	}
+	return id, 1, nil
+}
+
+// countJobs counts the jobs that the first count arguments name.
+func countJobs(c args, count int) (jobs int) {
+	for i := 1; i <= count; i++ {
+		if isName(c.Arg(i)) {
+			i++
+		}
+		jobs++
+	}
+	return jobs
+}
+
+// appendJobs appends the jobs that the first count arguments name, as jobAt reads them.
+func appendJobs(c args, ids []store.ID, count int) ([]store.ID, error) {
+	for i := 1; i <= count; {
+		id, used, err := jobAt(c, i)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+		i += used
+	}
+	return ids, nil
+}
+
+// readIDs checks all IDs and names, which are the first count arguments, before the command changes any job. It leaves out IDs that no job
 // can have.
 func (m *module) readIDs(c *rm.Ctx, count int) bool {
-	m.ids = m.ids[:0]
-	for i := 1; i <= count; i++ {
-		id, canonical, ok := store.ParseID(c.Arg(i))
-		if !ok {
-			fail(c, errBadID)
-			return false
-		}
-		if canonical {
-			m.ids = append(m.ids, id)
-		}
+	ids, err := appendJobs(c, m.ids[:0], count)
+	if err != nil {
+		fail(c, err)
+		return false
 	}
+	m.ids = slices.DeleteFunc(ids, func(id store.ID) bool { return id == store.ID{} })
 	return true
 }
 
-// enterIDs is enter for a command that changes the jobs whose IDs it is given, count in all.
+// enterIDs is enter for a command that changes the jobs that its first count arguments name.
 func (m *module) enterIDs(c *rm.Ctx, count int) bool {
 	return m.enter(c) && m.readIDs(c, count) && m.mayChange(c)
 }
@@ -441,9 +524,12 @@ func (m *module) showJob(c *rm.Ctx) {
 	if !m.enter(c) {
 		return
 	}
-	id, ok := readID(c.Arg(1))
-	if !ok {
-		fail(c, errBadID)
+	id, used, err := jobAt(c, 1)
+	if err == nil && used+1 < c.NArgs() {
+		err = errSyntax
+	}
+	if err != nil {
+		fail(c, err)
 		return
 	}
 	j := m.node.Job(&id)

@@ -16,7 +16,8 @@ const (
 
 // moving is a parsed MOVEJOB: the first arguments are IDs, or there is a queue from which jobs are moved.
 type moving struct {
-	ids   int
+	ids   int    // arguments
+	jobs  int    // that these name
 	from  []byte // nil: not given
 	count int
 	engine.Move
@@ -31,6 +32,7 @@ const (
 
 func parseMove(c args) (v moving, err error) {
 	v.ids = leading(c, isMoveOption)
+	v.jobs = countJobs(c, v.ids)
 	for i, n := v.ids+1, c.NArgs(); i < n; {
 		opt, more := c.Arg(i), i+1 < n
 		switch {
@@ -74,7 +76,7 @@ func parseMove(c args) (v moving, err error) {
 	switch {
 	case v.ids == 0 && v.from == nil:
 		return v, errSyntax
-	case v.ids > maxMoved:
+	case v.jobs > maxMoved:
 		return v, errManyMoved
 	}
 	if v.count == 0 {
@@ -148,7 +150,7 @@ func (m *module) moveIDs(c *rm.Ctx, v *moving) {
 	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.To == nil && !m.mayMoveBack(c) {
 		return
 	}
-	here, away, single := uint64(0), m.ids[:0:0], v.ids == 1
+	here, away, single := uint64(0), m.ids[:0:0], v.jobs == 1
 	err := error(engine.ErrNoJob) // for an ID that no job can have
 	for i := range m.ids {
 		var moved bool

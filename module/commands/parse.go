@@ -22,6 +22,11 @@ const (
 	errAtDelay      engine.Refusal = "ERR AT and DELAY exclude each other"
 	errPriority     engine.Refusal = "ERR PRIORITY must be between -100 and 100"
 	errPauseFor     engine.Refusal = "ERR FOR must be a number of seconds > 0, with in, out or all"
+	errName         engine.Refusal = "ERR NAME must have 1 to 255 bytes"
+	errNameOnce     engine.Refusal = "ERR NAME needs a RETRY time: two nodes may be told of the same name at once, and an at-most-once job must not be delivered twice"
+	errNameUnique   engine.Refusal = "ERR NAME and UNIQUE exclude each other: in a queue whose settings have UNIQUE, say UNIQUE none, or leave out NAME"
+	errNameFamily   engine.Refusal = "ERR a job with NAME can't have DEFERRED, BLOCKEDBY or AFTER; others can wait for it"
+	errNameBulk     engine.Refusal = "ERR ADDJOBS takes no NAME: each job needs its own, so say ADDJOB for each, in a pipeline"
 	errMaxLen       engine.Refusal = "ERR MAXLEN must be a positive number"
 	errAtMostOnce   engine.Refusal = "ERR With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)"
 	errDelayTTL     engine.Refusal = "ERR The specified DELAY is greater than TTL. Job refused since would never be delivered"
@@ -190,6 +195,11 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 		case is(opt, "MAXLEN"):
 			a.MaxLen, ok = between(c.Arg(i+1), 1, 1<<63-1)
 			err = errMaxLen
+		case isName(opt) && first == bulkOptions:
+			return 0, errNameBulk
+		case isName(opt):
+			a.Name = c.Arg(i + 1)
+			ok, err = len(a.Name) > 0 && len(a.Name) <= engine.MaxName, errName
 		case is(opt, "PRIORITY"):
 			a.Priority, ok = readPriority(c.Arg(i + 1))
 			err = errPriority
@@ -274,7 +284,23 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 			a.Unique = engine.Unique{}
 		}
 	}
+	if a.Name != nil {
+		return jobs, checkName(a)
+	}
 	return jobs, nil
+}
+
+// checkName checks what doesn't go with a name.
+func checkName(a *engine.Add) error {
+	switch {
+	case a.Retry == 0:
+		return errNameOnce
+	case a.Unique.Strategy != 0:
+		return errNameUnique
+	case a.Family():
+		return errNameFamily
+	}
+	return nil
 }
 
 // addPolicy is parsePolicy for an option of ADDJOB.

@@ -36,7 +36,8 @@ func FuzzParse(f *testing.F) {
 		"ADDJOB q b 0 DEFERRED BLOCKEDBY D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1", "WIP q COUNT 5 OVERDUE MESH TIMEOUT 7", "GETJOB WORKER ada FROM q", "GETJOB WITHINFO WITHTOKEN COUNT 2 FROM FROM q", "GETJOB LEASE 2147483647 NOHANG FROM q",
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "NACK x REASON BODY BODY DEAD DELAY 3", "ENQUEUE x y UNSTARTED", "MOVEJOB x y TO q PRIORITY 100", "MOVEJOB x AT 1790000100 PRIORITY 1 TO AT", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
-		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
+		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOB q b 0 NAME NAME RETRY 5", "ADDJOBS q 0 NAME x BODIES b", "NACK NAME DEAD NAME x BODY b", "WORKING NAME PROGRESS x NAME PROGRESS y",
+		"WAITJOB NAME 5 NAME NAME 5 ANY", "MOVEJOB NAME FROM TO q", "ENQUEUE NAME UNSTARTED UNSTARTED", "CANCELJOB NAME", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
 		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
 	}
@@ -86,6 +87,7 @@ func FuzzParse(f *testing.F) {
 				require.LessOrEqual(t, len(a.After), store.MaxFamilyIDs)
 				require.LessOrEqual(t, a.OnDead, engine.OnDeadDead)
 				require.False(t, a.OnDead > 0 && len(a.After) == 0)
+				require.True(t, a.Name == nil || len(a.Name) > 0 && len(a.Name) <= engine.MaxName && a.Retry > 0 && u.Strategy == 0 && !a.Family())
 				require.True(t, a.Priority >= -store.MaxPriority && a.Priority <= store.MaxPriority)
 				if p := a.Policy; p != nil {
 					require.True(t, p.Base >= 0 && p.Base <= p.Max && p.Max <= engine.MaxSeconds && p.Jitter >= 0 && p.Jitter <= 100 && (p.Base > 0 || p.Max == 0))
@@ -104,11 +106,11 @@ func FuzzParse(f *testing.F) {
 		if ids, err := parseNack(w, &f); err == nil {
 			require.True(t, ids >= 0 && ids < len(w) && (ids > 0 || len(w) == 1))
 			require.True(t, f.Delay >= 0 && f.Delay <= engine.MaxSeconds*1000 && (f.HasDelay || f.Delay == 0) && !(f.HasDelay && f.Dead))
-			require.True(t, !f.HasBody || ids == 1)
+			require.True(t, !f.HasBody || countJobs(w, ids) == 1)
 		}
 		if ids, progress, err := parseWorking(w, nil); err == nil {
 			require.True(t, len(ids) <= maxWorking && len(ids) < len(w) && (len(ids) > 0 || len(w) == 1))
-			require.True(t, len(progress) <= engine.MaxProgress && (progress == nil) == (len(ids)+1 == len(w)))
+			require.True(t, len(progress) <= engine.MaxProgress && (progress == nil) == (leading(w, isProgress)+1 == len(w)))
 		}
 		var r engine.Result
 		if ids, err := parseAck(w, &r); err == nil {

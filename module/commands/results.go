@@ -143,12 +143,16 @@ func parseWaitJob(c args, ids []store.ID) (_ []store.ID, wait int64, one bool, e
 // idsBeforeTimeout reads the IDs of a command that has a timeout behind them, and returns where that is.
 func idsBeforeTimeout(c args, ids []store.ID) (_ []store.ID, at int, err error) {
 	i, n := 1, c.NArgs()
-	for ; i < n; i++ {
-		id, ok := readID(c.Arg(i))
-		if !ok {
+	for i < n {
+		id, used, err := jobAt(c, i)
+		if err == errBadID {
 			break
 		}
+		if err != nil {
+			return nil, 0, err
+		}
 		ids = append(ids, id)
+		i += used
 	}
 	switch {
 	case len(ids) == 0:

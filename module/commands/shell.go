@@ -455,6 +455,9 @@ func (m *module) carryOut(c *rm.Ctx) {
 			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Warn:
 			m.server.Log(rm.Warning, "%v", e.Err)
+		case engine.Publish:
+			p := e.Client.(*engine.Publication)
+			c.Publish(p.Channel, p.Message)
 		case engine.Serve:
 			m.serve(effects[i:])
 		case engine.Release:
@@ -669,6 +672,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_dropped", st.Dropped)
 	w.Int("jobs_moved", st.Moved)
 	w.Int("jobs_revived", st.Revived)
+	w.Int("names_known", st.NamesKnown)
 	w.Int("rate_waited", st.RateWaited)
 	w.Int("slots_waited", st.SlotsWaited)
 	w.Int("queues_limited", int64(m.node.LimitedQueues()))

@@ -78,6 +78,8 @@ func (m *module) moreFields(j *store.Job) (more []field) {
 	bytes := func(b []byte) func(c *rm.Ctx) { return func(c *rm.Ctx) { bulkOrNull(c, b, len(b) > 0) } }
 	list := func(ids []store.ID) func(c *rm.Ctx) { return func(c *rm.Ctx) { putIDs(c, ids) } }
 
+	name := engine.NameOf(j)
+	add(name != nil, "name", bytes(name))
 	worker := m.node.Worker(j)
 	add(worker != "", "worker", text(worker))
 	add(j.Uncertain(), "delivered", text("maybe"))

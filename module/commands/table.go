@@ -7,7 +7,12 @@ const since = "1.0.0"
 // Arguments that several commands have.
 func keyArg() rm.Arg { return rm.Arg{Name: "queue", Kind: rm.ArgKey} }
 func idArgs(optional bool) []rm.Arg {
-	return []rm.Arg{{Name: "job-id", Kind: rm.ArgString, Multiple: true, Optional: optional}}
+	return []rm.Arg{{Name: "job", Kind: rm.ArgOneOf, Multiple: true, Optional: optional, Sub: idOrName()}}
+}
+
+// idOrName returns the two ways to name a job.
+func idOrName() []rm.Arg {
+	return []rm.Arg{{Name: "job-id", Kind: rm.ArgString}, {Name: "name", Kind: rm.ArgString, Token: "NAME"}}
 }
 func word(token string) rm.Arg {
 	return rm.Arg{Name: token, Kind: rm.ArgToken, Token: token, Optional: true}
@@ -56,7 +61,8 @@ func (m *module) commands() []rm.Command {
 	return []rm.Command{
 		{Name: "addjob", Run: m.addJob, Flags: "write deny-oom fast", Categories: "write fast", Info: rm.Info{
 			Summary: "Adds a job to a queue.", Complexity: "O(1)", Since: since, Arity: -4, Keys: firstKey(rm.KeyInsert),
-			Args: append([]rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger}}, jobArgs()...),
+			Args: append([]rm.Arg{keyArg(), {Name: "body", Kind: rm.ArgString}, {Name: "ms-timeout", Kind: rm.ArgInteger},
+				{Name: "name", Kind: rm.ArgString, Token: "NAME", Optional: true}}, jobArgs()...),
 		}},
 		{Name: "addjobs", Run: m.addJobs, Flags: "write deny-oom", Categories: "write slow", Info: rm.Info{
 			Summary: "Adds several jobs to a queue, with the same options.", Complexity: "O(N) with N jobs", Since: since, Arity: -5, Keys: firstKey(rm.KeyInsert),
@@ -104,7 +110,7 @@ func (m *module) commands() []rm.Command {
 			Summary: "Moves jobs to another queue, or dead letters back to where they came from.", Complexity: "O(N log M) with N jobs moved and M waiting jobs, at each node that is asked", Since: since, Arity: -2,
 			Keys: []rm.KeySpec{{Flags: rm.KeyModify, Keyword: "FROM", Position: 1, Step: 1}, {Flags: rm.KeyInsert, Keyword: "TO", Position: 1, Step: 1}},
 			Args: []rm.Arg{{Name: "jobs", Kind: rm.ArgOneOf, Sub: []rm.Arg{
-				{Name: "job-id", Kind: rm.ArgString, Multiple: true},
+				{Name: "job", Kind: rm.ArgOneOf, Multiple: true, Sub: idOrName()},
 				{Name: "several", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "queue", Kind: rm.ArgKey, Token: "FROM"}, number("COUNT", "count")}}}},
 				{Name: "to", Kind: rm.ArgKey, Token: "TO", Optional: true}, number("PRIORITY", "priority"), number("AT", "unix-seconds"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "dequeue", Run: m.dequeue, Flags: "write fast", Categories: "write fast", Info: rm.Info{
@@ -113,7 +119,7 @@ func (m *module) commands() []rm.Command {
 			Summary: "Postpones the next delivery of jobs that are being worked on, and notes how far they are.", Complexity: "O(N) with N job IDs", Since: since, Arity: -2,
 			Args: append(idArgs(false), rm.Arg{Name: "text", Kind: rm.ArgString, Token: "PROGRESS", Optional: true})}},
 		{Name: "show", Run: m.showJob, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
-			Summary: "Describes a job.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "job-id", Kind: rm.ArgString}}}},
+			Summary: "Describes a job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "job", Kind: rm.ArgOneOf, Sub: idOrName()}}}},
 		{Name: "qlen", Run: m.queueLen, Flags: "readonly fast", Categories: "read fast", Info: rm.Info{
 			Summary: "Counts a queue's waiting jobs, here or over the mesh.", Complexity: "O(1), at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
 			Args: []rm.Arg{keyArg(), word("MESH"), number("TIMEOUT", "milliseconds")}}},
@@ -209,6 +215,9 @@ func (m *module) commands() []rm.Command {
 					{Name: "subcommand", Kind: rm.ArgOneOf, Sub: []rm.Arg{
 						{Name: "load", Kind: rm.ArgBlock, Sub: []rm.Arg{{Name: "load", Kind: rm.ArgToken, Token: "LOAD"}, word("REPLACE"), {Name: "library", Kind: rm.ArgString, Optional: true}}},
 						{Name: "list", Kind: rm.ArgToken, Token: "LIST"}}}}}},
+			{Name: "publish", Run: m.publish, Flags: "pubsub may-replicate fast", Categories: "pubsub fast", Info: rm.Info{
+				Summary: "Publishes a message to the subscribers at all nodes.", Complexity: "O(N+M) with N nodes and M subscribers and patterns, at each node", Since: since, Arity: 4, Args: []rm.Arg{
+					{Name: "channel", Kind: rm.ArgString}, {Name: "message", Kind: rm.ArgString}}}},
 			{Name: "shutdown", Run: m.shutdown, Flags: "admin deny-script", Categories: "admin dangerous", Info: rm.Info{
 				Summary: "Saves queues with their positions, and exits: for a controlled restart.", Complexity: "O(N) with N jobs", Since: since, Arity: 2}},
 			{Name: "epoch", Run: m.epochEffect, Flags: "write", Categories: "admin", Info: rm.Info{

@@ -36,7 +36,7 @@ func TestScriptsThatOnlyReadChangeNothing(t *testing.T) {
 	check = func(name string, c rm.Command) {
 		flags := strings.Fields(c.Flags)
 		if c.Run != nil && !slices.Contains(flags, "readonly") {
-			assert.True(t, slices.Contains(flags, "write") || slices.Contains(flags, "deny-script"), name)
+			assert.True(t, slices.Contains(flags, "write") || slices.Contains(flags, "may-replicate") || slices.Contains(flags, "deny-script"), name)
 		}
 		for _, s := range c.Sub {
 			check(name+" "+s.Name, s)

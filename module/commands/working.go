@@ -31,17 +31,11 @@ func parseWorking(c args, ids []store.ID) (_ []store.ID, progress []byte, err er
 	default:
 		progress = append([]byte{}, c.Arg(at+1)...)
 	}
-	if count > maxWorking {
+	if countJobs(c, count) > maxWorking {
 		return nil, nil, errManyWorking
 	}
-	for i := 1; i <= count; i++ {
-		id, ok := readID(c.Arg(i))
-		if !ok {
-			return nil, nil, errBadID
-		}
-		ids = append(ids, id)
-	}
-	return ids, progress, nil
+	ids, err = appendJobs(c, ids, count)
+	return ids, progress, err
 }
 
 func isProgress(arg []byte) bool { return is(arg, "PROGRESS") }

@@ -384,7 +384,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 	switch {
 	case len(m.Holders) == 0 && n.foremost(j, p):
 		// The sender knows no holder: this node tells them.
-		n.collect(j)
+		n.collect(n.tellsNamed(j))
 	case fresh:
 		// Another node tells them. This one looks again, in case that node dies.
 		n.wakeAt(j, n.now+gcFirstMS+n.below(jitterMS))

@@ -26,6 +26,7 @@ type Add struct {
 	Default     bool    // Replicate wasn't given, and is the default
 	Policy      *Policy // nil: none was given
 	Slot        *Slot   // of the recurring job that the job is made for; nil: none
+	Name        []byte  // that the producer gives the job, at most MaxName bytes; nil: none
 	Priority    int     // -store.MaxPriority to store.MaxPriority; the greater goes first
 
 	// Sees says whether the client may know and change the jobs of a queue; with a nil queue,
@@ -142,7 +143,7 @@ func (n *Node) AddJob(a *Add) (id store.ID, wait bool, err error) {
 
 // extrasOf makes the extras of a job that is being added, in scratch memory. family names its dependencies.
 func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
-	if a.Policy == nil && a.Priority == 0 && a.At == 0 && !unique && a.Slot == nil {
+	if a.Policy == nil && a.Priority == 0 && a.At == 0 && !unique && a.Slot == nil && a.Name == nil {
 		return family
 	}
 	all := append(n.scratch.extras[:0], family...)
@@ -157,6 +158,9 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 	}
 	if a.Slot != nil {
 		all = store.AppendExtra(all, store.TagCron, a.Slot.value())
+	}
+	if a.Name != nil {
+		all = store.AppendExtra(all, store.TagName, a.Name)
 	}
 	if unique {
 		all = store.AppendExtra(all, store.TagUnique, n.attributes(a))
@@ -252,6 +256,8 @@ func (n *Node) enlist(a *Add, j *store.Job, w placement) (wait bool, err error) 
 		n.join(j)
 	}
 	switch {
+	case a.Name != nil:
+		n.enlistNamed(j, w.elsewhere)
 	case w.elsewhere == 0:
 		n.queueNew(j)
 	case a.Async:

@@ -326,23 +326,23 @@ type Slot struct {
 }
 
 // slotID is the ID of a slot's job: whichever node makes the job, it is the same.
-func slotID(s *Slot, a *Add) (id store.ID) {
+func slotID(s *Slot, a *Add) store.ID {
 	b := binary.LittleEndian.AppendUint64([]byte("cron"), uint64(s.first))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.At))
-	sum := sha256.Sum256(append(b, s.Name...))
-	copy(id[:], sum[:])
 	minutes := min(max(a.TTL/60, 0), 0xffff) &^ 1
 	if a.Retry > 0 {
 		minutes |= 1
 	}
-	binary.BigEndian.PutUint16(id[22:], uint16(minutes))
-	return id
+	return hashedID(append(b, s.Name...), uint16(minutes))
 }
 
 // idFor makes the ID of a job that is being added.
 func (n *Node) idFor(a *Add) store.ID {
 	if a.Slot != nil && a.Slot.At > 0 {
 		return slotID(a.Slot, a)
+	}
+	if a.Name != nil {
+		return NamedID(a.Name)
 	}
 	return n.ids.Make(n.random.Uint64(), n.random.Uint64(), a.TTL, a.Retry > 0)
 }

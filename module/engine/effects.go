@@ -80,6 +80,8 @@ const (
 	LeftOut
 	// Warn: Err is to be logged for the operator.
 	Warn
+	// Publish: the [*Publication] in Client is to be published to this server's subscribers.
+	Publish
 )
 
 // Changes says whether the effect stands for a change of what is saved.
@@ -92,7 +94,7 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, Dropped, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given
+	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given; Publish: a *Publication
 	Answer *MeshAnswer
 	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer

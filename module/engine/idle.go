@@ -156,6 +156,9 @@ func (n *Node) mayAsk(j *store.Job) bool {
 			return false
 		}
 	}
+	if _, _, recurring := SlotOfJob(j); recurring || NameOf(j) != nil {
+		return true // its ID doesn't say where it was added, but that node has a copy
+	}
 	return n.isOwn(j) || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return addedBy(j, &p.ID) })
 }
 

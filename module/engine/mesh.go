@@ -176,6 +176,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskQueues(p, m)
 	case wire.Marks:
 		return n.onMarks(p, m)
+	case wire.Publish:
+		return n.onPublish(m)
+	case wire.AskName:
+		n.onAskName(p, m)
+	case wire.Named:
+		n.onNamed(p, m)
 	case wire.Claim:
 		if !n.slotRefused(p, m) {
 			n.locks.Receive(p.Base(), m)

@@ -98,6 +98,9 @@ type Stats struct {
 	// one had their key, and slots for which no job could be made.
 	CronMade, CronMissed, CronDropped, CronRefused int64
 
+	// NamesKnown counts the ADDJOBs that added nothing, because the job of their name is known.
+	NamesKnown int64
+
 	// RateWaited counts how often a queue's jobs had to wait for its rate.
 	RateWaited int64
 	// SlotsWaited counts how often a queue's jobs had to wait until fewer were in progress.
@@ -209,6 +212,7 @@ type Node struct {
 	timed       timedPauses
 	overfull    map[string]int64 // queues with more dead letters than they keep, and how many they keep
 	crons       crons
+	nameAsks    nameAsks
 	rates       rates
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far

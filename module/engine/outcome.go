@@ -430,7 +430,7 @@ func (n *Node) CancelFor(id *store.ID, reason []byte) int {
 // that of a flushed one. reason is why; nil: no reason is known.
 func (n *Node) cancel(j *store.Job, o Outcome, reason []byte) int {
 	n.noteStopped(j)
-	j = n.tellsTakers(j)
+	j = n.tellsNamed(n.tellsTakers(j))
 	dropped := n.ended(j, true, origin{})
 	keep := int64(0)
 	if n.flushes.now == nil {

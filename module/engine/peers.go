@@ -52,6 +52,7 @@ type Features struct {
 	Results  bool // kept outcomes, and who waits for the end of jobs: SetEnd, GotEnd, Watch, Ended and Cancel
 	Crons    bool // recurring jobs
 	Returns  bool // how often a job has come back, in full: wire.Returns
+	Names    bool // names that producers give, and messages to all subscribers: AskName and Publish
 	Slots    bool // locks with slots, and limits of jobs in progress
 	Limits   bool // keys that several jobs may have at a time
 	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy

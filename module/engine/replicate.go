@@ -620,6 +620,11 @@ func (n *Node) queueNew(j *store.Job) {
 		n.serve(j.Queue)
 		return
 	}
+	n.delayNew(j, after)
+}
+
+// delayNew queues a new job in so many ms.
+func (n *Node) delayNew(j *store.Job, after int64) {
 	setTime(j, n.now+after)
 	setAnnounced(j)
 	n.store.Count(j, store.Delayed)

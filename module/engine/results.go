@@ -188,7 +188,7 @@ func (n *Node) Finish(id *store.ID, r *Result) bool {
 	case counted:
 		n.Stats.Acked++
 		if !n.mesh.Alone() {
-			j = n.tellsTakers(n.tellsDependents(j))
+			j = n.tellsNamed(n.tellsTakers(n.tellsDependents(j)))
 		}
 		if j.Holders() == 0 && keep == 0 {
 			if j.Parts > 0 || n.store.Edges() > 0 {
@@ -241,7 +241,7 @@ func (n *Node) keep(j *store.Job, e *Ending, detail []byte) *store.Job {
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
 		switch rest = more; tag {
-		case store.TagFamily, store.TagAskers, store.TagUnique:
+		case store.TagFamily, store.TagAskers, store.TagUnique, store.TagName:
 			b = store.AppendExtra(b, tag, value)
 		}
 	}

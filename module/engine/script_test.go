@@ -191,7 +191,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	other := m.n.W.ByID(id)
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
-	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true,
+	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true, Names: !former(other.Name),
 		Results: !former(other.Name), Replaces: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
@@ -408,6 +408,7 @@ var kindNames = map[wire.Kind]string{
 	wire.ReplJobs: "REPLJOBS", wire.GotJobs: "GOTJOBS",
 	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
 	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL", wire.Do: "DO", wire.Did: "DID", wire.NewCopy: "NEWCOPY",
+	wire.AskName: "ASKNAME", wire.Named: "NAMED", wire.Publish: "PUBLISH",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -649,6 +650,13 @@ func (w *world) add() {
 		a.Replicate = n.e.Copies()
 	}
 	n.Do(func() {
+		if a.Name != nil {
+			id, err := n.e.AddNamed(&a)
+			if w.Say("added, %v", err); w.Jobs[id] == "" {
+				w.Jobs[id], w.IDs[name] = name, id
+			}
+			return
+		}
 		id, wait, err := n.e.AddJob(&a)
 		switch {
 		case err != nil:
@@ -780,6 +788,10 @@ func (w *world) newAdd() engine.Add {
 	body := "body"
 	w.Arg("body", &body)
 	a.Body = []byte(body)
+	if given := ""; w.D.HasArg("name") {
+		w.Arg("name", &given)
+		a.Name = []byte(given)
+	}
 	w.Arg("priority", &a.Priority)
 	w.policy(&a)
 	w.members(&a)

@@ -95,6 +95,7 @@ func (n *Node) Tick() int64 {
 	n.tickPauses()
 	n.tickRates()
 	n.tickCrons()
+	n.tickNames()
 	n.tickFlushes()
 	n.tickMoves()
 	n.tickDead()

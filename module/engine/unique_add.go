@@ -175,6 +175,7 @@ func (a *Add) clone() *Add {
 	if b.Queue == nil {
 		b.Queue = []byte{}
 	}
+	b.Name = slices.Clone(a.Name)
 	b.After = slices.Clone(a.After)
 	if a.BlockedBy != nil {
 		id := *a.BlockedBy

@@ -189,6 +189,14 @@ const (
 	// NewCopy is a ReplJob with NewBody, and with the job's new time. The answer is Did, with the same Span, which is any number. Round is the
 	// Span of the ReplJob.
 	NewCopy
+	_
+	// AskName asks what the receiver knows of a job whose name was given by its producer, and which the sender is about to queue. The
+	// answer is Named, behind what the receiver would say to a WillQueue.
+	AskName
+	// Named: with Known the sender knows the job, so the receiver leaves its own to it.
+	Named
+	// Publish: publish a message at the receiver. Queue has the channel after its length (varint), and then the message.
+	Publish
 	kinds
 )
 
@@ -198,7 +206,7 @@ const (
 	QueueIt                     // ReplJob: queue the copy, Span from now
 	CountNack                   // Queued, PutOff: count a NACK; Working: the flags have how many the sender counts, see [CountFlags]
 	CountMore                   // Queued: count an additional delivery
-	Known                       // GotAck: the sender had a copy
+	Known                       // GotAck: the sender had a copy; Named: it knows the job
 	Leaving                     // Heartbeat: the sender is leaving the mesh
 	Full                        // Heartbeat: the sender takes no copies, its memory is short
 	ByClient                    // DelJob: a client asked for it (FASTACK)
@@ -576,6 +584,9 @@ var parts = [kinds]uint16{
 	AskMove:   hasCount | hasSpan | hasQueue,
 	MovedJobs: hasSpan | hasRound | hasQueue,
 	Marks:     hasQueue,
+	AskName:   hasID,
+	Named:     hasID,
+	Publish:   hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 
@@ -772,7 +783,7 @@ func (m *Message) Parse(b []byte) error {
 		return r.err
 	}
 	*m = Message{Kind: Kind(head[0]), Flags: head[1], Holders: m.Holders[:0], Peers: m.Peers[:0], Locks: m.Locks[:0], More: m.More[:0]}
-	if m.Kind == 0 || m.Kind >= kinds || parts[m.Kind] == 0 {
+	if m.Kind >= kinds || parts[m.Kind] == 0 {
 		r.at = 0
 		r.fail(fmt.Sprintf("kind %d", m.Kind))
 		return r.err

@@ -136,6 +136,10 @@ func (s *Sim) joined() *node {
 }
 
 func (s *Sim) add() {
+	if s.chance(s.Named) {
+		s.addNamed()
+		return
+	}
 	n := s.up()
 	if n == nil {
 		return

@@ -103,6 +103,8 @@ type Config struct {
 	Failing float64
 	// Results is the share of acknowledgements with a result. If it isn't 0, clients wait for the ends of jobs, and ask workers to stop.
 	Results float64
+	// Named is the share of jobs that have names, and are added at several nodes.
+	Named float64
 	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.
 	Rate engine.Rate
 	// AtOnce is how many jobs of each queue are in progress at most (CONCURRENCY); 0: there is no limit.
@@ -190,6 +192,7 @@ type dummy struct {
 type Sim struct {
 	Config
 	Report
+	names      int                     // how many were given
 	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
 	acked      map[store.ID]bool       // some client has done with these jobs, if there is AtOnce
 	progress   map[string][]inProgress // of each queue, if there is AtOnce
@@ -667,7 +670,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Names: true, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

@@ -29,7 +29,14 @@ func TestMain(m *testing.M) {
 
 // histories are kinds of trouble.
 var histories = map[string]Config{
-	"calm": {PerTenSeconds: 75, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"calm":       {PerTenSeconds: 75, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"names calm": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Named: 1, Seconds: 60, AckShare: 1, Async: 0.1, Swift: true, MostExtra: 0.001, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"names": {PerTenSeconds: 400, Nodes: 5, Jobs: 150, Named: 0.7, Seconds: 180, AckShare: 0.8, Async: 0.1, Wiped: 1, Replicate: 3, Faults: Faults{
+		MinDelay: 1, MaxDelay: 100, Crashes: 60, Wipes: 20, Resets: 60, Pauses: 20, Leaving: 20, Pressure: 20, PauseQueue: 20, Loss: 0.01, Duplicate: 0.01, Reorder: true, Skew: 500,
+	}},
+	"names apart": {PerTenSeconds: 400, Nodes: 5, Jobs: 150, Named: 0.7, Seconds: 180, AckShare: 0.9, Results: 0.3, Replicate: 2, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Partitions: 60, Resets: 20, Crashes: 20, Promotions: 20, Stops: 20,
+	}},
 	"asked": {PerTenSeconds: 150, Nodes: 4, Jobs: 200, Seconds: 120, AckShare: 1, Once: 0.5, Replicate: 2, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pressure: 120, Leaving: 60, Pauses: 60, PauseQueue: 120,
 	}},

@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"jobmesh/module/store"
+	"jobmesh/module/wire"
+)
+
+// Names that producers give (ADDJOB … NAME). The ID of such a job is a hash of its name, so each node finds the job by the name, without an
+// index. The invariant: a node that remembers a name's job, also its end, adds no other one.
+//
+// At a node that doesn't know the job it is added as with ASYNC, and its client waits as in WAITCOPIES. So it is never taken back: a second
+// ADDJOB of the name, here or at another node, may have answered its ID meanwhile. In a mesh the node asks all others first (AskName), as if it
+// was about to queue a copy that has been idle: a node that knows the job objects to that, or says how the job has ended. The job is queued
+// when all have answered that they don't know it, or after askNameMS. A node that knows it answers so: then this job is a copy of that
+// one, and is left to that node. If two nodes add the name at once, the rules for two nodes that announce one job choose between them.
+//
+// The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
+
+// MaxName is how many bytes a name has at most.
+const MaxName = 255
+
+// askNameMS is how long a job with a name waits for the other nodes' answers. A job that is to be queued within store.AnnounceMS counts as
+// announced, so this is no longer than that.
+const askNameMS = store.AnnounceMS
+
+// ErrNamedTimeout answers an ADDJOB whose job hasn't its copies in time.
+const ErrNamedTimeout Refusal = "NOREPL Timeout reached before so many nodes have confirmed their copies: the job stays, and the same ADDJOB can be said again"
+
+// NamedID is the ID of the job with a name. The name says nothing of the job's life, so the ID has the longest time to live that there
+// is, and says that the job has a retry time.
+func NamedID(name []byte) store.ID { return hashedID(append([]byte("name"), name...), 0xffff) }
+
+// hashedID makes an ID that is the same at all nodes. minutes is the TTL in it, see [store.ID].
+func hashedID(what []byte, minutes uint16) (id store.ID) {
+	sum := sha256.Sum256(what)
+	copy(id[:], sum[:])
+	binary.BigEndian.PutUint16(id[len(id)-2:], minutes)
+	return id
+}
+
+// NameOf is the name that a job's producer has given it; nil: none.
+func NameOf(j *store.Job) []byte {
+	if j.Parts == 0 {
+		return nil
+	}
+	return j.Extra(store.TagName)
+}
+
+// freshNameMS is for how long after its creation a copy that this node leaves to another isn't known to it, when another node asks: it may be
+// of a job about which several nodes ask at this moment.
+const freshNameMS = 4 * askNameMS
+
+// nameAsks are the jobs with names about which other nodes are asked.
+type nameAsks struct {
+	open map[store.ID]*nameAsk
+	line []*nameAsk // the same ones, and some that are decided, in the order of until
+}
+
+type nameAsk struct {
+	id    store.ID
+	asked []*Peer // those that haven't answered
+	until int64   // unix ms
+}
+
+// AddNamed adds a job that has a name, as with ASYNC, and answers its ID. If the name's job is known here, or known to have ended, nothing
+// is added.
+func (n *Node) AddNamed(a *Add) (id store.ID, err error) {
+	switch waits := !a.Async && a.Replicate > 1; {
+	case n.passive:
+		return id, ErrReplica
+	case waits && !a.CanWait:
+		n.Stats.Refused++
+		return id, ErrReplWait
+	case waits && !a.Default:
+		if err := n.unreachable(a, a.Replicate-1, false); err != nil {
+			n.Stats.Refused++
+			return id, err
+		}
+	}
+	if id = NamedID(a.Name); n.remembers(&id) {
+		n.Stats.NamesKnown++
+		return id, nil
+	}
+	async := a.Async
+	a.Async = true
+	_, _, err = n.AddJob(a)
+	a.Async = async
+	return id, err
+}
+
+// WaitNamed waits for the copies of a job that AddNamed has answered, as WaitCopies does: for as many as REPLICATE says, or without it for a
+// moment for as many as the job is to have.
+func (n *Node) WaitNamed(id store.ID, a *Add) (p Pending, now []int64) {
+	if !a.Default {
+		return n.WaitCopies([]store.ID{id}, a.Replicate, a.Timeout)
+	}
+	timeout := int64(silentMS)
+	if a.Timeout > 0 {
+		timeout = min(timeout, a.Timeout)
+	}
+	return n.WaitCopies([]store.ID{id}, 0, timeout)
+}
+
+// remembers says whether this node knows a job, or that it has ended.
+func (n *Node) remembers(id *store.ID) bool {
+	n.endDue(id)
+	return n.isKnown(*id) || n.store.Done(id) || n.lookDormant(id) != nil
+}
+
+// enlistNamed asks the other nodes about a new job with a name, sends its copies, and queues it, or lets it wait for the answers.
+func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
+	asks := n.askName(&j.ID) // first, so that no node answers that it knows the copy which it is sent
+	if elsewhere > 0 {
+		j = n.place(j, elsewhere, wire.NoReply) // the copies aren't promised
+	}
+	if asks && delayFrom(j, n.now) < askNameMS {
+		n.delayNew(j, askNameMS)
+	} else {
+		n.queueNew(j)
+	}
+}
+
+// askName asks all nodes whether they know a job. It returns false if there is none to ask.
+func (n *Node) askName(id *store.ID) bool {
+	ask := &nameAsk{id: *id, until: n.now + askNameMS}
+	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: *id}}
+	for _, p := range n.mesh.All() {
+		if p.Connected && n.mesh.features[p.ID].Names {
+			ask.asked = append(ask.asked, p)
+			s.to(p)
+		}
+	}
+	if len(ask.asked) == 0 {
+		return false
+	}
+	a := &n.nameAsks
+	if a.open == nil {
+		a.open = map[store.ID]*nameAsk{}
+	}
+	a.open[*id] = ask
+	a.line = append(a.line, ask)
+	n.wake = min(n.wake, ask.until)
+	return true
+}
+
+// tickNames forgets questions whose time is over. The jobs' timers queue the jobs.
+func (n *Node) tickNames() {
+	a := &n.nameAsks
+	done := 0
+	for ; done < len(a.line) && (a.line[done].until <= n.now || a.open[a.line[done].id] != a.line[done]); done++ {
+		if ask := a.line[done]; a.open[ask.id] == ask {
+			delete(a.open, ask.id)
+		}
+	}
+	if a.line = slices.Delete(a.line, 0, done); len(a.line) > 0 {
+		n.wake = min(n.wake, a.line[0].until)
+	}
+}
+
+// waitsForName says whether a job waits here for the other nodes' answers, and nothing else has become of it.
+func waitsForName(j *store.Job) bool {
+	return j.State == store.StateActive && j.Reason() == store.Delayed && j.Flags&store.FlagAnnounced != 0 &&
+		j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) == 0
+}
+
+// onAskName answers whether this node knows a job. If it does, it also says what it would say to a WillQueue: so the sender learns how the
+// job stands, or how it has ended, and this node learns that the sender has a copy.
+func (n *Node) onAskName(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	answer := &wire.Message{Kind: wire.Named, ID: id, Flags: wire.Known}
+	switch j := n.lookEnded(&id); {
+	case j == nil && (n.tombstones.has(&id) || n.store.Done(&id)):
+		n.sendAck(p, n.tombstones.ack(&id))
+	case j == nil && n.lookDormant(&id) == nil:
+		answer.Flags = 0
+	case j == nil: // its queue lies in another database
+	case j.State == store.StateAcked:
+		n.correct(p, j, nil)
+	default:
+		switch {
+		case n.nameAsks.open[id] != nil && waitsForName(j): // both add the job at this moment
+			if n.leavesTo(p, j) {
+				answer.Flags = 0
+			}
+		case n.isFresh(j): // another node adds it at this moment, and answers for itself
+			answer.Flags = 0
+		}
+		n.onWillQueue(p, j, m)
+	}
+	n.send(p, answer)
+}
+
+// isFresh says whether a job was added a moment ago, and this node leaves it to another.
+func (n *Node) isFresh(j *store.Job) bool {
+	return j.State == store.StateActive && j.Place == store.InHeld && j.Reason() == store.NoReason && j.Flags&store.FlagDelivered == 0 &&
+		j.Deliveries == 0 && j.Nacks == 0 && int64(j.CTime/1_000_000) > n.now-freshNameMS
+}
+
+// onNamed leaves a job to a node that knows it, or queues it when all nodes have answered that they don't.
+func (n *Node) onNamed(p *Peer, m *wire.Message) {
+	id := store.ID(m.ID)
+	ask := n.nameAsks.open[id]
+	if ask == nil {
+		return
+	}
+	j := n.store.Lookup(&id)
+	if j == nil || !waitsForName(j) {
+		delete(n.nameAsks.open, id)
+		return
+	}
+	if m.Flags&wire.Known != 0 {
+		delete(n.nameAsks.open, id)
+		j = n.meet(p, j)
+		n.leaveJob(j, delayFrom(j, n.now))
+		return
+	}
+	if ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p }); len(ask.asked) > 0 {
+		return
+	}
+	delete(n.nameAsks.open, id)
+	if delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0 {
+		n.requeue(j, false)
+	}
+}
+
+// namedAwayMS is for how long a node may have been silent that is told of the end of a job with a name when it is back. The ends of all such
+// jobs are kept for it meanwhile, so this bounds how many they are.
+const namedAwayMS = 600_000
+
+// tellsNamed is for a job whose end this node is to tell the others. If it has a name, all nodes are told of its end as if they had a copy, for a node that was cut off
+// may have added the name, too. The job may move.
+func (n *Node) tellsNamed(j *store.Job) *store.Job {
+	if NameOf(j) == nil {
+		return j
+	}
+	for _, p := range n.mesh.All() {
+		if p.Connected || n.now-p.Heard < namedAwayMS {
+			j, _ = n.addHolder(j, p.Node)
+		}
+	}
+	return j
+}
