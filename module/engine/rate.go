@@ -95,6 +95,7 @@ type rate struct {
 	slotsAgain    int64       // none is claimed before
 	slotTries     int         // claims in a row that found no majority
 	firstSlot     int         // where the next claim begins
+	slotsTaken    int         // slots before it that were looked at in a row, and are taken; 0 if all can be looked at in one go
 }
 
 func (r *rate) Sooner(than *rate) bool { return r.look < than.look }

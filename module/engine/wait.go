@@ -463,6 +463,7 @@ func (n *Node) endAdds() {
 	if !n.ending {
 		n.locks.BeginEnd()
 	}
+	n.endSpares()
 	n.ending = true
 	n.locks.ForgetPending()
 	n.begins = beginnings{}

@@ -19,7 +19,7 @@ const MaxLimit = 256
 const (
 	slotProbes = 4    // slots that look taken, and are asked for all the same
 	slotsAnew  = 4    // slots that are asked for at most for a job that is about to run
-	slotLook   = 1024 // slots that are looked at in one go
+	slotLook   = 4096 // slots that are looked at in one go
 )
 
 // slotSearch is what an acquisition knows of the slots of its lock.
@@ -168,8 +168,10 @@ func (n *Node) freeSlot(w ForJob) (name []byte, slot int) {
 	return w.Name, 0
 }
 
-// taken is the conflict of an acquisition that finds no slot to ask for: it names the holder of the lowest slot.
+// taken is the conflict of an acquisition that finds no slot to ask for: it names the holder of the lowest slot. Nobody may have the slots that look
+// taken: now and then one of them is checked.
 func (n *Node) taken(c *Acquisition) Result {
+	n.checkSlot(c)
 	for slot := range min(c.slots.most, slotLook) {
 		n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
 		if l := n.Live(n.scratch.slot); l != nil {
@@ -177,6 +179,20 @@ func (n *Node) taken(c *Acquisition) Result {
 		}
 	}
 	return Result{Kind: Conflict}
+}
+
+// checkSlot is CheckOrphan for one of the slots in an acquisition's way, at most once a second.
+func (n *Node) checkSlot(c *Acquisition) {
+	now := n.host.Monotonic()
+	if now < n.slotLook {
+		return
+	}
+	n.slotLook = now + verifyEveryMS
+	slot := int(n.host.Below(int64(c.slots.most)))
+	n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
+	if l := n.Live(n.scratch.slot); l != nil {
+		n.CheckOrphan(l)
+	}
 }
 
 // watchSlots makes Tick see the ends of the slots for which an acquisition waits.
