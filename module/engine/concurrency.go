@@ -146,14 +146,14 @@ func (n *Node) rollBackSlot(name []byte, s *queueSlot) {
 	n.locks.RollBack(name, lock.Holder{Job: s.ticket}, s.token, n.mesh.Nodes())
 }
 
-// dropUnusedSlot gives back the slot that a WORKING has got for a job that isn't in progress after all.
+// dropUnusedSlot gives back the slot that a WORKING has got for a job that is in its queue, or rests, after all.
 func (n *Node) dropUnusedSlot(id *store.ID) {
 	j := n.store.Lookup(id)
-	if j == nil || j.Place == store.InWorking || n.passive || n.loading {
+	if j == nil || n.worksOn(j) && j.State != store.StateQueued {
 		return
 	}
 	if _, ok := n.slotOf(j); ok {
-		n.freeSlot(j)
+		n.leaveSlot(j)
 		n.log(LogState, j)
 	}
 }
@@ -200,7 +200,7 @@ func (n *Node) useSlot(q *store.Queue, j *store.Job) *store.Job {
 	if n.unrated(q) {
 		return j
 	}
-	n.freeSlot(j) // a WORKING may have got one, and not have taken the job out of the queue
+	n.leaveSlot(j) // a WORKING may have got one, and not have taken the job out of the queue
 	r := n.rates.queues[string(q.NameBytes())]
 	if r == nil || len(r.spare) == 0 {
 		return j
@@ -493,8 +493,12 @@ func (n *Node) slotAsked(w *workingSlot, s *queueSlot, o *lock.Result) (pending 
 	}
 	// Meanwhile another WORKING may have got a slot for it, or it was delivered anew: then that slot is the one that counts.
 	other := !gone && (string(j.Queue.NameBytes()) != w.queue || has && now.ticket != w.had && now.ticket != s.ticket)
-	if o.Kind == lock.Granted && (gone || other) {
+	switch {
+	case o.Kind != lock.Granted:
+	case j != nil && gone, j == nil && !n.livesOn(&w.id):
 		n.giveBackSlot([]byte(w.queue), s)
+	case gone || other: // it may be the one by which a client of another node works
+		n.rollBackSlot(n.queueSlotName([]byte(w.queue), s.slot), s)
 	}
 	switch {
 	case o.Kind == lock.Aborted:
