@@ -15,7 +15,7 @@ import (
 // gives it back when the delivery ends. So no more than n are out, whatever is lost or cut off: a slot whose node is gone is free when its lease is
 // over. WORKING makes the lease begin anew, which needs the votes of a majority.
 //
-// A slot is held by a ticket: an ID that no job has, and that begins as that of the job for which it was claimed. A ticket belongs to one delivery.
+// A slot is held by a ticket: an ID that no job has, and that begins as that of the job for which it was claimed. No other job gets the slot. A ticket belongs to one delivery.
 // So a slot that an earlier delivery of the same job still has stands against the next one, as any other does. A node where a client says WORKING
 // for a job of another node finds the slot by the ticket. The node that has a job with a ticket may extend the slot, and give it back, whatever the
 // node's ID was when the slot was claimed: a replica that is promoted has another one.
@@ -184,29 +184,38 @@ func (n *Node) mayBegin(q *store.Queue, j *store.Job) bool {
 	return n.hasSpare(r, j) || n.claimSlots(q, r, j)
 }
 
-// hasSpare says whether this node has a slot that lasts as long as a delivery of the job. It gives others back.
+// hasSpare says whether this node has a slot for a job, which lasts as long as its delivery. It gives back one that doesn't. A slot that was claimed for
+// another job doesn't count: a node where a client says WORKING for that one would take it for that job's.
 func (n *Node) hasSpare(r *rate, j *store.Job) bool {
-	until := n.monotonic() + n.slotLease(j)
-	for len(r.spare) > 0 && r.spare[0].until < until {
-		n.giveBackSlot([]byte(r.queue), &r.spare[0])
-		r.spare = r.spare[1:]
+	i := r.spareOf(&j.ID)
+	if i < 0 || r.spare[i].until >= n.monotonic()+n.slotLease(j) {
+		return i >= 0
 	}
-	return len(r.spare) > 0
+	s := r.spare[i]
+	r.spare = slices.Delete(r.spare, i, i+1)
+	n.giveBackSlot([]byte(r.queue), &s)
+	return false
 }
 
-// useSlot gives a job that is being delivered its slot: the one that was claimed for it, if it is there, so that other nodes find it by its ticket.
-// The job may move.
+// spareOf is which of a queue's spare slots was claimed for a job; -1: none.
+func (r *rate) spareOf(id *store.ID) int {
+	return slices.IndexFunc(r.spare, func(s queueSlot) bool { return isTicketOf(&s.ticket, id) })
+}
+
+// useSlot gives a job that is being delivered its slot. The job may move.
 func (n *Node) useSlot(q *store.Queue, j *store.Job) *store.Job {
 	if n.unrated(q) {
 		return j
 	}
 	n.leaveSlot(j) // a WORKING may have got one, and not have taken the job out of the queue
 	r := n.rates.queues[string(q.NameBytes())]
-	if r == nil || len(r.spare) == 0 {
+	if r == nil {
 		return j
 	}
-	i := slices.IndexFunc(r.spare, func(s queueSlot) bool { return isTicketOf(&s.ticket, &j.ID) && s.until >= r.spare[0].until })
-	i = max(i, 0)
+	i := r.spareOf(&j.ID)
+	if i < 0 {
+		return j
+	}
 	s := r.spare[i]
 	r.spare = slices.Delete(r.spare, i, i+1)
 	return n.setSlot(j, &s)
@@ -246,7 +255,7 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		o, _ := n.locks.AcquireFor(lock.ForJob{
 			Name: n.slotsName([]byte(queue)), Slots: int(r.set.AtOnce), First: first, Job: c.ticket, Lease: c.lease, Usable: slotSlackMS, Outlives: true, Any: r.set.Any,
 		}, func(o lock.Result) {
-			r.claims--
+			r.claims = slices.DeleteFunc(r.claims, func(t store.ID) bool { return t == c.ticket })
 			n.slotDecided(r, &c, first, &o)
 			if n.rates.queues[queue] != r { // it was forgotten
 				n.rateAnswered(queue)
@@ -256,7 +265,7 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 			n.lookAt(r, n.monotonic())
 		})
 		if o == nil {
-			r.claims++
+			r.claims = append(r.claims, c.ticket)
 			n.askFor(queue, 1)
 			continue
 		}
@@ -267,9 +276,13 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		}
 		break
 	}
-	if r.claims == 0 {
+	if len(r.claims) == 0 {
 		n.setLimited(r, r.why)
-		n.lookAt(r, min(max(r.slotsAgain, n.slotFreeAt(r)), now+rateLookMS))
+		free := now // some slots are still to be looked at
+		if r.slotsTaken == 0 || r.slotsTaken >= int(r.set.AtOnce) {
+			free = n.slotFreeAt(r)
+		}
+		n.lookAt(r, min(max(r.slotsAgain, free), now+rateLookMS))
 	}
 	return false
 }
@@ -280,13 +293,14 @@ type slotClaim struct {
 	lease  int64 // ms
 }
 
-// slotsToClaim are the claims that a queue lacks: one for each client that waits. Each is for another job of the queue, from j on.
+// slotsToClaim are the claims that a queue lacks, one for each client that waits: for the first jobs of the queue, from j on, for which none is
+// under way.
 func (n *Node) slotsToClaim(q *store.Queue, r *rate, j *store.Job) (claims []slotClaim) {
-	for range r.claims {
-		j = cmp.Or(j.Next, j)
-	}
-	for most := max(1, min(int(n.waitersOf(q)), slotClaims)); r.claims+len(claims) < most; j = cmp.Or(j.Next, j) {
-		claims = append(claims, slotClaim{n.newTicket(j), n.slotLease(j) + slotSlackMS})
+	most := max(1, min(int(n.waitersOf(q)), slotClaims))
+	for k := 0; j != nil && k < most && len(r.claims)+len(claims) < most; k, j = k+1, j.Next {
+		if r.spareOf(&j.ID) < 0 && !slices.ContainsFunc(r.claims, func(t store.ID) bool { return isTicketOf(&t, &j.ID) }) {
+			claims = append(claims, slotClaim{n.newTicket(j), n.slotLease(j) + slotSlackMS})
+		}
 	}
 	return claims
 }
@@ -332,9 +346,6 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 // slotFreeAt is when the first slot of a queue is free at the latest, as far as this node knows, monotonic ms.
 func (n *Node) slotFreeAt(r *rate) (at int64) {
 	most := int(r.set.AtOnce)
-	if r.slotsTaken > 0 && r.slotsTaken < most {
-		return n.monotonic() // some are still to be looked at
-	}
 	at = n.monotonic() + rateLookMS
 	for k := range min(most, slotsLook) {
 		l := n.locks.Live(n.queueSlotName([]byte(r.queue), (r.firstSlot+k)%most))
@@ -380,7 +391,7 @@ func (n *Node) giveBackSpares(r *rate) {
 	if len(r.spare) == 0 {
 		return
 	}
-	if n.uniqueMesh.asked[r.queue].jobs > r.claims+r.slotsAnswered {
+	if n.uniqueMesh.asked[r.queue].jobs > len(r.claims)+r.slotsAnswered {
 		n.lookAt(r, n.monotonic()+rateAgainMS)
 		return
 	}
