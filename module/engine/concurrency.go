@@ -406,6 +406,19 @@ func (n *Node) dropSpares(r *rate) {
 	}
 }
 
+// dropSpareOf gives back the slot of a job that isn't delivered, unless it is being asked whether the job can have its key: another job may need it.
+func (n *Node) dropSpareOf(q *store.Queue, id *store.ID) {
+	r := n.rates.queues[string(q.NameBytes())]
+	if r == nil || n.locks.Asks(id) {
+		return
+	}
+	if i := r.spareOf(id); i >= 0 {
+		s := r.spare[i]
+		r.spare = slices.Delete(r.spare, i, i+1)
+		n.giveBackSlot([]byte(r.queue), &s)
+	}
+}
+
 // endSpares takes back the slots that no job has yet, when the node becomes a replica or ends.
 func (n *Node) endSpares() {
 	for _, r := range n.rates.queues {
