@@ -3,10 +3,10 @@ package engine
 import (
 	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
-	"jobmesh/module/wire"
 )
 
 // Concurrency: of some queues at most n jobs are in progress, in the whole mesh.
@@ -15,22 +15,24 @@ import (
 // gives it back when the delivery ends. So no more than n are out, whatever is lost or cut off: a slot whose node is gone is free when its lease is
 // over. WORKING makes the lease begin anew, which needs the votes of a majority.
 //
-// A slot is held by a ticket: an ID that no job has, and that begins as that of the job for which it was claimed. A ticket belongs to one delivery.
+// A slot is held by a ticket: an ID that no job has, and that begins as that of the job for which it was claimed. No other job gets the slot. A ticket belongs to one delivery.
 // So a slot that an earlier delivery of the same job still has stands against the next one, as any other does. A node where a client says WORKING
-// for a job of another node finds the slot by the ticket.
+// for a job of another node finds the slot by the ticket. The node that has a job with a ticket may extend the slot, and give it back, whatever the
+// node's ID was when the slot was claimed: a replica that is promoted has another one.
 //
-// While a job is in progress its TagSlots has the node that delivered it (8 bytes), the slot (16 bits), the token (64 bits) and the ticket. The bytes
-// are cleared in place when the delivery ends.
+// While a job is in progress its TagSlots has the node that wrote it (8 bytes), the slot (16 bits), the token (64 bits) and the ticket. With token 0
+// the job is in progress without a slot, which it has lost or couldn't get: each WORKING asks for one. The bytes are cleared in place when the
+// delivery ends. So a job in progress whose bytes are all 0, or that has none, was delivered when there was no limit. TagSlots isn't sent to other
+// nodes.
 
 // MaxConcurrency is how many jobs of a queue can be in progress at most, where there is a limit.
 const MaxConcurrency = 65_535
 
 const (
-	slotLen       = nodeLen + 2 + 8 + len(store.ID{})
 	ticketPrefix  = 16                 // bytes of a ticket that are those of the job's ID
 	slotSlackMS   = 2 * lock.TimeoutMS // asking may take so long, and a delivery is over a little later than its term
 	slotClaims    = 8                  // slots of a queue that are claimed at once
-	slotsLook     = 1024               // slots that are looked at in one go
+	slotsLook     = 4096               // slots that are looked at in one go, as in package lock
 	slotSpreadMS  = 4                  // nodes that hear of a free slot claim it within so long
 	slotAgainMost = 6                  // the pause between claims doubles so often
 )
@@ -53,20 +55,33 @@ func (n *Node) queueSlotName(queue []byte, slot int) []byte {
 	return store.AppendSlotName(nil, slot, n.slotsName(queue))
 }
 
-// slotOf is the slot that a job in progress has; ok is false if this node gave it none.
+// slotOf is the slot that a job in progress has; ok is false if it has none.
 func (n *Node) slotOf(j *store.Job) (s queueSlot, ok bool) {
 	if j.Parts == 0 {
 		return s, false
 	}
 	e := j.Extra(store.TagSlots)
-	if len(e) != slotLen || wire.Node(binary.BigEndian.Uint64(e)) != n.self.Node() {
+	if len(e) != store.SlotsLen {
 		return s, false
 	}
 	e = e[nodeLen:]
 	s.slot, s.token = int(binary.LittleEndian.Uint16(e)), binary.LittleEndian.Uint64(e[2:])
 	copy(s.ticket[:], e[10:])
-	return s, s.token != 0
+	return s, s.token != 0 && s.token <= store.MaxToken && s.ticket != store.ID{}
 }
+
+// lacksSlot says whether a job is in progress without a slot, and has to get one.
+func (n *Node) lacksSlot(j *store.Job) bool {
+	if j.Parts == 0 {
+		return false
+	}
+	e := j.Extra(store.TagSlots)
+	_, ok := n.slotOf(j)
+	return len(e) == store.SlotsLen && binary.BigEndian.Uint64(e) != 0 && !ok
+}
+
+// clearSlots ends what a job says of slots, in place.
+func clearSlots(j *store.Job) { clear(j.Extra(store.TagSlots)) }
 
 // lastsAlone says whether nobody else may be given a job before a delivery by this node is over: it has a slot, or its key.
 func (n *Node) lastsAlone(j *store.Job) bool {
@@ -77,15 +92,15 @@ func (n *Node) lastsAlone(j *store.Job) bool {
 	return ok || runs(j)
 }
 
-// SlotOf is the slot of its queue that a job in progress has; ok is false if this node gave it none.
+// SlotOf is the slot of its queue that a job in progress has; ok is false if it has none, as far as this node knows.
 func (n *Node) SlotOf(j *store.Job) (slot int, ok bool) {
 	s, ok := n.slotOf(j)
 	return s.slot, ok
 }
 
-// setSlot notes the slot of a job that is in progress. The job may move.
+// setSlot notes the slot of a job that is in progress, or with a slot that has no token, that the job has to get one. The job may move.
 func (n *Node) setSlot(j *store.Job, s *queueSlot) *store.Job {
-	e := binary.BigEndian.AppendUint64(make([]byte, 0, slotLen), uint64(n.self.Node()))
+	e := binary.BigEndian.AppendUint64(make([]byte, 0, store.SlotsLen), uint64(n.self.Node()))
 	e = binary.LittleEndian.AppendUint16(e, uint16(s.slot))
 	e = binary.LittleEndian.AppendUint64(e, s.token)
 	j, ok := n.setExtra(j, store.TagSlots, append(e, s.ticket[:]...))
@@ -98,27 +113,24 @@ func (n *Node) setSlot(j *store.Job, s *queueSlot) *store.Job {
 
 // freeSlot gives back the slot of a job whose delivery is over for certain.
 func (n *Node) freeSlot(j *store.Job) {
-	s, ok := n.slotOf(j)
-	if !ok || n.passive || n.loading {
+	if j.Parts == 0 || n.passive || n.loading {
 		return
 	}
-	clear(j.Extra(store.TagSlots))
-	n.giveBackSlot(j.Queue.NameBytes(), &s)
+	s, ok := n.slotOf(j)
+	if clearSlots(j); ok {
+		n.giveBackSlot(j.Queue.NameBytes(), &s)
+	}
 }
 
 // leaveSlot ends what this node knows of a job's slot. If the term of the delivery isn't over, its client may still work, though the job is in
 // another's hands by now: then the slot stays taken until its lease is over. If the term is over, the slot is free, unless the client has said
 // WORKING to another node: a lease that was extended goes on to its end.
 func (n *Node) leaveSlot(j *store.Job) {
-	if j.Parts == 0 { // most jobs: they pay for no more than this
+	if j.Parts == 0 || n.passive || n.loading { // most jobs: they pay for no more than this
 		return
 	}
 	s, ok := n.slotOf(j)
-	if !ok || n.passive || n.loading {
-		return
-	}
-	clear(j.Extra(store.TagSlots))
-	if n.inHands(j) {
+	if clearSlots(j); !ok || n.inHands(j) {
 		return
 	}
 	name := n.queueSlotName(j.Queue.NameBytes(), s.slot)
@@ -126,7 +138,24 @@ func (n *Node) leaveSlot(j *store.Job) {
 		n.freeName(name, &s.ticket, s.token)
 		return
 	}
+	n.rollBackSlot(name, &s)
+}
+
+// rollBackSlot takes back the votes for a slot, except those that were extended since.
+func (n *Node) rollBackSlot(name []byte, s *queueSlot) {
 	n.locks.RollBack(name, lock.Holder{Job: s.ticket}, s.token, n.mesh.Nodes())
+}
+
+// dropUnusedSlot gives back the slot that a WORKING has got for a job that is in its queue, or rests, after all.
+func (n *Node) dropUnusedSlot(id *store.ID) {
+	j := n.store.Lookup(id)
+	if j == nil || n.worksOn(j) && j.State != store.StateQueued {
+		return
+	}
+	if _, ok := n.slotOf(j); ok {
+		n.leaveSlot(j)
+		n.log(LogState, j)
+	}
 }
 
 func (n *Node) giveBackSlot(queue []byte, s *queueSlot) {
@@ -155,14 +184,22 @@ func (n *Node) mayBegin(q *store.Queue, j *store.Job) bool {
 	return n.hasSpare(r, j) || n.claimSlots(q, r, j)
 }
 
-// hasSpare says whether this node has a slot that lasts as long as a delivery of the job. It gives others back.
+// hasSpare says whether this node has a slot for a job, which lasts as long as its delivery. It gives back one that doesn't. A slot that was claimed for
+// another job doesn't count: a node where a client says WORKING for that one would take it for that job's.
 func (n *Node) hasSpare(r *rate, j *store.Job) bool {
-	until := n.monotonic() + n.slotLease(j)
-	for len(r.spare) > 0 && r.spare[0].until < until {
-		n.giveBackSlot([]byte(r.queue), &r.spare[0])
-		r.spare = r.spare[1:]
+	i := r.spareOf(&j.ID)
+	if i < 0 || r.spare[i].until >= n.monotonic()+n.slotLease(j) {
+		return i >= 0
 	}
-	return len(r.spare) > 0
+	s := r.spare[i]
+	r.spare = slices.Delete(r.spare, i, i+1)
+	n.giveBackSlot([]byte(r.queue), &s)
+	return false
+}
+
+// spareOf is which of a queue's spare slots was claimed for a job; -1: none.
+func (r *rate) spareOf(id *store.ID) int {
+	return slices.IndexFunc(r.spare, func(s queueSlot) bool { return isTicketOf(&s.ticket, id) })
 }
 
 // useSlot gives a job that is being delivered its slot. The job may move.
@@ -170,13 +207,30 @@ func (n *Node) useSlot(q *store.Queue, j *store.Job) *store.Job {
 	if n.unrated(q) {
 		return j
 	}
+	n.leaveSlot(j) // a WORKING may have got one, and not have taken the job out of the queue
 	r := n.rates.queues[string(q.NameBytes())]
-	if r == nil || len(r.spare) == 0 {
+	if r == nil {
 		return j
 	}
-	s := r.spare[0]
-	r.spare = r.spare[1:]
+	i := r.spareOf(&j.ID)
+	if i < 0 {
+		return j
+	}
+	s := r.spare[i]
+	r.spare = slices.Delete(r.spare, i, i+1)
 	return n.setSlot(j, &s)
+}
+
+// newTicket makes a ticket for a job. It says whether the job is an at-most-once job: see [owners.HasSlot].
+func (n *Node) newTicket(j *store.Job) store.ID {
+	t := n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, j.Retry > 0)
+	copy(t[:ticketPrefix], j.ID[:])
+	return t
+}
+
+// isTicketOf says whether a ticket was made for a job.
+func isTicketOf(ticket, id *store.ID) bool {
+	return string(ticket[:ticketPrefix]) == string(id[:ticketPrefix])
 }
 
 // claimSlots claims slots of a queue, one for each client that waits, and says whether a job may be delivered now. If other nodes have to be asked,
@@ -195,15 +249,14 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		n.lookAt(r, now+apartLookMS)
 		return false
 	}
-	queue, lease := r.queue, n.slotLease(j)+slotSlackMS
-	for most := max(1, min(int(n.waitersOf(q)), slotClaims)); r.claims < most; {
-		ticket := n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false)
-		copy(ticket[:ticketPrefix], j.ID[:])
+	queue := r.queue
+	for _, c := range n.slotsToClaim(q, r, j) {
+		first := r.firstSlot
 		o, _ := n.locks.AcquireFor(lock.ForJob{
-			Name: n.slotsName([]byte(queue)), Slots: int(r.set.AtOnce), First: r.firstSlot, Job: ticket, Lease: lease, Usable: slotSlackMS, Outlives: true, Any: r.set.Any,
+			Name: n.slotsName([]byte(queue)), Slots: int(r.set.AtOnce), First: first, Job: c.ticket, Lease: c.lease, Usable: slotSlackMS, Outlives: true, Any: r.set.Any,
 		}, func(o lock.Result) {
-			r.claims--
-			n.slotDecided(r, ticket, lease, &o)
+			r.claims = slices.DeleteFunc(r.claims, func(t store.ID) bool { return t == c.ticket })
+			n.slotDecided(r, &c, first, &o)
 			if n.rates.queues[queue] != r { // it was forgotten
 				n.rateAnswered(queue)
 				return
@@ -212,37 +265,70 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 			n.lookAt(r, n.monotonic())
 		})
 		if o == nil {
-			r.claims++
+			r.claims = append(r.claims, c.ticket)
 			n.askFor(queue, 1)
 			continue
 		}
 		o.Began = cmp.Or(o.Began, now)
-		if n.slotDecided(r, ticket, lease, o); o.Kind == lock.Granted {
+		if n.slotDecided(r, &c, first, o); o.Kind == lock.Granted {
 			n.lookAt(r, now+1) // what isn't used is given back
 			return true
 		}
 		break
 	}
-	if r.claims == 0 {
+	if len(r.claims) == 0 {
 		n.setLimited(r, r.why)
-		n.lookAt(r, min(max(r.slotsAgain, n.slotFreeAt(r)), now+rateLookMS))
+		free := now // some slots are still to be looked at
+		if r.slotsTaken == 0 || r.slotsTaken >= int(r.set.AtOnce) {
+			free = n.slotFreeAt(r)
+		}
+		n.lookAt(r, min(max(r.slotsAgain, free), now+rateLookMS))
 	}
 	return false
 }
 
-// slotDecided follows when the claim of a slot is decided.
-func (n *Node) slotDecided(r *rate, ticket store.ID, lease int64, o *lock.Result) {
+// slotClaim is the claim of a slot for a job.
+type slotClaim struct {
+	ticket store.ID
+	lease  int64 // ms
+}
+
+// slotsToClaim are the claims that a queue lacks, one for each client that waits: for the first jobs of the queue, from j on, for which none is
+// under way.
+func (n *Node) slotsToClaim(q *store.Queue, r *rate, j *store.Job) (claims []slotClaim) {
+	most := max(1, min(int(n.waitersOf(q)), slotClaims))
+	for k := 0; j != nil && k < most && len(r.claims)+len(claims) < most; k, j = k+1, j.Next {
+		if r.spareOf(&j.ID) < 0 && !slices.ContainsFunc(r.claims, func(t store.ID) bool { return isTicketOf(&t, &j.ID) }) {
+			claims = append(claims, slotClaim{n.newTicket(j), n.slotLease(j) + slotSlackMS})
+		}
+	}
+	return claims
+}
+
+// slotDecided follows when the claim of a slot, from slot first on, is decided.
+func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 	now := n.monotonic()
+	most := int(r.set.AtOnce)
 	if o.Kind == lock.Granted {
-		s := queueSlot{slot: o.Slot, token: o.Token, ticket: ticket, until: o.Began + lease}
+		s := queueSlot{slot: o.Slot, token: o.Token, ticket: c.ticket, until: o.Began + c.lease}
 		if n.rates.queues[r.queue] != r {
 			n.giveBackSlot([]byte(r.queue), &s)
 			return
 		}
-		r.spare, r.slotTries = append(r.spare, s), 0
+		r.spare, r.slotTries, r.slotsTaken = append(r.spare, s), 0, 0
+		if most > slotsLook {
+			r.firstSlot = (o.Slot + 1) % most
+		}
 		r.why = LimitedSlots
 		n.setLimited(r, NotLimited)
 		return
+	}
+	if o.Kind == lock.Conflict && most > slotsLook && first == r.firstSlot {
+		// The next claim looks at the slots behind these, until all were seen.
+		if r.slotsTaken >= most {
+			r.slotsTaken = 0
+		}
+		r.firstSlot, r.slotsTaken = (first+slotsLook)%most, r.slotsTaken+slotsLook
 	}
 	if r.why = LimitedSlots; o.Kind != lock.Conflict && !o.IsSplit() {
 		r.why = LimitedQuorum
@@ -259,9 +345,10 @@ func (n *Node) slotDecided(r *rate, ticket store.ID, lease int64, o *lock.Result
 
 // slotFreeAt is when the first slot of a queue is free at the latest, as far as this node knows, monotonic ms.
 func (n *Node) slotFreeAt(r *rate) (at int64) {
+	most := int(r.set.AtOnce)
 	at = n.monotonic() + rateLookMS
-	for slot := range min(int(r.set.AtOnce), slotsLook) {
-		l := n.locks.Live(n.queueSlotName([]byte(r.queue), slot))
+	for k := range min(most, slotsLook) {
+		l := n.locks.Live(n.queueSlotName([]byte(r.queue), (r.firstSlot+k)%most))
 		if l == nil {
 			return n.monotonic()
 		}
@@ -288,7 +375,7 @@ func (n *Node) slotFreed(name []byte) {
 	if r == nil {
 		return
 	}
-	r.firstSlot, r.slotsAgain = slot, 0
+	r.firstSlot, r.slotsAgain, r.slotsTaken = slot, 0, 0
 	if r.limited == NotLimited {
 		return
 	}
@@ -319,81 +406,193 @@ func (n *Node) dropSpares(r *rate) {
 	}
 }
 
-// extendSlot makes the lease of a job's slot begin anew (WORKING). If the job is in progress at another node, it finds the slot by the ticket, or
-// takes another one. done is called when the outcome is known, at once or later: with ErrLockLost if the slot is over and all are others', and with
-// notExtended if there is no majority. True: it is called later.
-func (n *Node) extendSlot(j *store.Job, done func(error)) (pending bool) {
-	s, own := n.slotOf(j)
-	limited := false
-	var set Limits
-	if !n.unrated(j.Queue) {
-		if r := n.rateOf(j.Queue); r != nil && r.set.AtOnce > 0 {
-			limited, set = true, r.set
-		}
+// dropSpareOf gives back the slot of a job that isn't delivered, unless it is being asked whether the job can have its key: another job may need it.
+func (n *Node) dropSpareOf(q *store.Queue, id *store.ID) {
+	r := n.rates.queues[string(q.NameBytes())]
+	if r == nil || n.locks.Asks(id) {
+		return
 	}
+	if i := r.spareOf(id); i >= 0 {
+		s := r.spare[i]
+		r.spare = slices.Delete(r.spare, i, i+1)
+		n.giveBackSlot([]byte(r.queue), &s)
+	}
+}
+
+// endSpares takes back the slots that no job has yet, when the node becomes a replica or ends.
+func (n *Node) endSpares() {
+	for _, r := range n.rates.queues {
+		for i := range r.spare {
+			n.rollBackSlot(n.queueSlotName([]byte(r.queue), r.spare[i].slot), &r.spare[i])
+		}
+		r.spare = nil
+	}
+}
+
+// workingSlot is a WORKING that asks for the slot of its job.
+type workingSlot struct {
+	id    store.ID
+	queue string
+	had   store.ID // the ticket that the job had when it was asked for; 0: none
+	any   bool     // any slot of the queue is asked for
+	done  func(error)
+}
+
+// extendSlot makes the lease of a job's slot begin anew (WORKING). If the job is in progress at another node, it finds the slot by the ticket. A job
+// that has no slot any more takes any that is free: it has come back into its queue or got another one, or the slot has lapsed. done is called when
+// the outcome is known, at once or later: with ErrLockLost if the slot is over and all are others', and with notExtended if there is no majority.
+// True: it is called later.
+func (n *Node) extendSlot(j *store.Job, done func(error)) (pending bool) {
+	set, limited := n.slotLimit(j.Queue)
+	s, own := n.slotOf(j)
 	switch {
 	case j.Retry == 0 || !own && !limited:
 		done(nil)
 		return false
-	case !own && j.Place == store.InWorking:
+	case !own && j.Place == store.InWorking && !n.lacksSlot(j):
 		done(nil) // it is in progress since before there was a limit
 		return false
-	case !own:
-		s, own = n.findTicket(j, &set)
 	}
-	want := lock.ForJob{Job: s.ticket, Lease: TermOf(j)*1000 + slotSlackMS, Outlives: true, Any: set.Any}
+	w := &workingSlot{id: j.ID, queue: string(j.Queue.NameBytes()), done: done}
 	if own {
-		want.Name = n.queueSlotName(j.Queue.NameBytes(), s.slot)
-	} else {
-		want.Name, want.Slots = n.slotsName(j.Queue.NameBytes()), int(set.AtOnce)
-		want.Job = n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false)
-		copy(want.Job[:ticketPrefix], j.ID[:])
+		w.had = s.ticket
+	} else if s, own = n.findTicket(j, &set); !own {
+		return n.takeSlot(j, w, 0)
 	}
-	id, queue := j.ID, string(j.Queue.NameBytes())
-	decided := func(o *lock.Result) {
-		j := n.store.Lookup(&id)
-		gone := j == nil || j.State == store.StateAcked
-		switch {
-		case o.Kind == lock.Granted:
-			got := queueSlot{slot: s.slot, token: o.Token, ticket: want.Job}
-			if !own {
-				got.slot = o.Slot
-			}
-			if gone || string(j.Queue.NameBytes()) != queue || j.State == store.StateQueued && !n.mesh.Alone() {
-				n.giveBackSlot([]byte(queue), &got)
-			} else {
-				n.setSlot(j, &got)
-			}
-			done(nil)
-		case o.Kind == lock.Conflict:
-			if now, mine := (queueSlot{}), false; !gone {
-				if now, mine = n.slotOf(j); mine && now.ticket == want.Job {
-					clear(j.Extra(store.TagSlots))
-					n.log(LogState, j)
-				}
-			}
-			done(ErrLockLost)
-		case o.Kind == lock.Aborted:
-			done(ErrReplica)
-		default:
-			done(notExtended{o.Because(ErrNotExtended)})
+	want := lock.ForJob{Name: n.queueSlotName(j.Queue.NameBytes(), s.slot), Job: s.ticket}
+	return n.askSlot(j, w, &want, s.slot)
+}
+
+// slotLimit is the limit of jobs in progress of a queue; limited is false if there is none.
+func (n *Node) slotLimit(q *store.Queue) (set Limits, limited bool) {
+	if n.unrated(q) {
+		return set, false
+	}
+	if r := n.rateOf(q); r != nil {
+		set = r.set
+	}
+	return set, set.AtOnce > 0
+}
+
+// takeSlot asks for any slot, from slot first on.
+func (n *Node) takeSlot(j *store.Job, w *workingSlot, first int) (pending bool) {
+	set, limited := n.slotLimit(j.Queue)
+	if !limited {
+		if _, has := n.slotOf(j); has {
+			clearSlots(j)
+			n.log(LogState, j)
 		}
-	}
-	now, _ := n.locks.AcquireFor(want, func(o lock.Result) { decided(&o) })
-	if now != nil {
-		decided(now)
+		w.done(nil)
 		return false
 	}
-	return true
+	w.any = true
+	want := lock.ForJob{Name: n.slotsName(j.Queue.NameBytes()), Slots: int(set.AtOnce), First: first % int(set.AtOnce), Job: n.newTicket(j)}
+	return n.askSlot(j, w, &want, 0)
+}
+
+// askSlot asks for a slot.
+func (n *Node) askSlot(j *store.Job, w *workingSlot, want *lock.ForJob, slot int) (pending bool) {
+	set, _ := n.slotLimit(j.Queue)
+	want.Lease, want.Outlives, want.Any = TermOf(j)*1000+slotSlackMS, true, set.Any
+	ticket := want.Job
+	got := func(o *lock.Result) bool {
+		s := queueSlot{slot: slot, token: o.Token, ticket: ticket}
+		if w.any {
+			s.slot = o.Slot
+		}
+		return n.slotAsked(w, &s, o)
+	}
+	now, _ := n.locks.AcquireFor(*want, func(o lock.Result) { got(&o) })
+	return now == nil || got(now)
+}
+
+// slotAsked follows when it is decided whether a WORKING has its slot. True: another one is asked for.
+func (n *Node) slotAsked(w *workingSlot, s *queueSlot, o *lock.Result) (pending bool) {
+	j := n.store.Lookup(&w.id)
+	gone := j == nil || j.State == store.StateAcked
+	var now queueSlot
+	has := false
+	if !gone {
+		now, has = n.slotOf(j)
+	}
+	// Meanwhile another WORKING may have got a slot for it, or it was delivered anew: then that slot is the one that counts.
+	other := !gone && (string(j.Queue.NameBytes()) != w.queue || has && now.ticket != w.had && now.ticket != s.ticket)
+	switch {
+	case o.Kind != lock.Granted:
+	case j != nil && gone, j == nil && !n.livesOn(&w.id):
+		n.giveBackSlot([]byte(w.queue), s)
+	case gone || other: // it may be the one by which a client of another node works
+		n.rollBackSlot(n.queueSlotName([]byte(w.queue), s.slot), s)
+	}
+	switch {
+	case o.Kind == lock.Aborted:
+		w.done(ErrReplica)
+	case gone:
+		w.done(nil)
+	case other:
+		return n.extendSlot(j, w.done)
+	case o.Kind == lock.Granted:
+		n.setSlot(j, s)
+		w.done(nil)
+	case o.Kind == lock.Conflict && !w.any:
+		return n.takeSlot(j, w, s.slot)
+	case o.Kind == lock.Conflict:
+		if has || j.Place == store.InWorking {
+			n.losesSlot(j)
+		}
+		w.done(ErrLockLost)
+	default:
+		if !has {
+			n.losesSlot(j) // it is in progress all the same
+		}
+		w.done(notExtended{o.Because(ErrNotExtended)})
+	}
+	return false
+}
+
+// losesSlot notes that a job has no slot, and has to get one while somebody works on it.
+func (n *Node) losesSlot(j *store.Job) {
+	if j.State == store.StateActive {
+		n.setSlot(j, &queueSlot{})
+	}
 }
 
 // findTicket finds the slot of a job that is in progress at another node, in the votes of this one.
 func (n *Node) findTicket(j *store.Job, set *Limits) (s queueSlot, ok bool) {
 	for slot := range min(int(set.AtOnce), slotsLook) {
 		l := n.locks.Live(n.queueSlotName(j.Queue.NameBytes(), slot))
-		if l != nil && string(l.Job[:ticketPrefix]) == string(j.ID[:ticketPrefix]) {
+		if l != nil && isTicketOf(&l.Job, &j.ID) {
 			return queueSlot{slot: slot, token: l.Token, ticket: l.Job}, true
 		}
 	}
 	return s, false
+}
+
+// HasSlot says whether a slot may be that of a job of this node, or is about to be. An at-most-once job is at one node alone. So if no node has a job
+// with its ticket, nobody has the slot: a node has claimed it, and ended before it delivered the job. The lease of another job's slot ends soon, and
+// its client may work on though the node has left the slot.
+func (o *owners) HasSlot(name []byte, ticket store.ID) bool {
+	n := o.node()
+	if !ticket.AtMostOnce() || n.locks.Asks(&ticket) || len(n.dormant) > 0 {
+		return true
+	}
+	_, base := store.SlotName(name)
+	_, queue, _, hashed, _ := store.LockName(base)
+	if hashed { // a very long name
+		return true
+	}
+	if r := n.rates.queues[string(queue)]; r != nil && slices.ContainsFunc(r.spare, func(s queueSlot) bool { return s.ticket == ticket }) {
+		return true
+	}
+	q := n.store.Queue(queue)
+	if q == nil {
+		return false
+	}
+	look := slotsLook
+	for j := q.Working.Head; j != nil && look > 0; j, look = j.Next, look-1 {
+		if s, ok := n.slotOf(j); ok && s.ticket == ticket {
+			return true
+		}
+	}
+	return look == 0
 }

@@ -365,30 +365,39 @@ func (n *Node) dequeue(j *store.Job) {
 // postponed all the same; after any other error it isn't. The job's progress is kept when there is
 // no error.
 func (n *Node) Working(id *store.ID, w Work) (retry int64, pending bool, err error) {
-	if j := n.store.Lookup(id); j != nil && (j.Parts > 0 || !n.unrated(j.Queue)) && j.State == store.StateActive && j.Retry > 0 && !held(j) && !n.nobodyHas(j) && !rests(j) {
+	slotted := false
+	if j := n.store.Lookup(id); j != nil && (j.Parts > 0 || !n.unrated(j.Queue)) && n.worksOn(j) {
 		// First the slot of its queue, then the lock of its key. A client that can't wait isn't told of either.
-		waits, later, term := w.Client != nil, false, TermOf(j)
-		pending = n.extendSlot(j, func(end error) {
-			if !later || !waits {
+		waits, later, term, queued := w.Client != nil, false, TermOf(j), j.State == store.StateQueued
+		id := *id
+		slotted, pending = true, n.extendSlot(j, func(end error) {
+			if !later {
 				err = end
+				return
+			}
+			if !waits {
+				n.dropUnusedSlot(&id)
 				return
 			}
 			more := false
 			if end == nil {
-				if _, more, end = n.work(id, w); end == nil && !more {
-					n.noteProgress(id, w.Progress)
+				if _, more, end = n.work(&id, w); end == nil && !more {
+					n.noteProgress(&id, w.Progress)
 				}
-			} else if _, only := end.(notExtended); only {
-				_, _, _ = n.work(id, Work{})
+			} else if n.goesOnWithoutSlot(&id, end) {
+				_, _, _ = n.work(&id, Work{})
 			}
 			if !more {
+				n.dropUnusedSlot(&id)
 				n.effects = append(n.effects, Effect{Kind: Worked, Client: w.Client, Err: end})
 			}
 		})
-		if later = true; pending && waits {
+		switch later = true; {
+		case pending && waits:
 			return term, true, nil
-		}
-		if _, only := err.(notExtended); err != nil && !only {
+		case pending && queued:
+			return 0, false, ErrLockLost // its time was over, and it isn't known whether it can have a slot
+		case err != nil && !n.goesOnWithoutSlot(&id, err):
 			return 0, false, err
 		}
 	}
@@ -399,7 +408,24 @@ func (n *Node) Working(id *store.ID, w Work) (retry int64, pending bool, err err
 	if err == nil && !pending {
 		n.noteProgress(id, w.Progress)
 	}
+	if slotted && !pending {
+		n.dropUnusedSlot(id)
+	}
 	return retry, pending, err
+}
+
+// worksOn says whether WORKING makes a job one that is in progress, or finds it so: it is in nobody's hands if it waits for its first
+// delivery, or rests.
+func (n *Node) worksOn(j *store.Job) bool {
+	return (j.State == store.StateActive || j.State == store.StateQueued) && j.Retry > 0 && !held(j) && !n.nobodyHas(j) && !rests(j)
+}
+
+// goesOnWithoutSlot says whether WORKING postpones the next delivery of a job though its slot wasn't extended, for want of a majority. A job
+// that is in its queue again stays there: its time is over, and nothing keeps others from its slot.
+func (n *Node) goesOnWithoutSlot(id *store.ID, err error) bool {
+	_, only := err.(notExtended)
+	j := n.store.Lookup(id)
+	return only && (j == nil || j.State != store.StateQueued)
 }
 
 func (n *Node) work(id *store.ID, w Work) (retry int64, pending bool, err error) {

@@ -91,11 +91,12 @@ type rate struct {
 
 	// These are about the slots of a queue with a limit of jobs in progress.
 	spare         []queueSlot // this node has them, and no job does yet
-	claims        int         // that are being claimed
+	claims        []store.ID  // the tickets of those that are being claimed
 	slotsAnswered int         // claims that are decided, and for which the queue is still to be served
 	slotsAgain    int64       // none is claimed before
 	slotTries     int         // claims in a row that found no majority
 	firstSlot     int         // where the next claim begins
+	slotsTaken    int         // slots before it that were looked at in a row, and are taken; 0 if all can be looked at in one go
 }
 
 func (r *rate) Sooner(than *rate) bool { return r.look < than.look }
@@ -226,7 +227,7 @@ func (n *Node) lookAt(r *rate, at int64) {
 func (n *Node) runsAsked(queue string) int {
 	asked := n.uniqueMesh.asked[queue].jobs
 	if r := n.rates.queues[queue]; r != nil {
-		asked -= r.claims + r.slotsAnswered
+		asked -= len(r.claims) + r.slotsAnswered
 		for _, block := range [...]bool{r.asking, r.answered, r.serving} {
 			if block {
 				asked--
@@ -368,7 +369,7 @@ func (n *Node) tickRates() {
 			r.slotsAnswered--
 			n.rateAnswered(r.queue)
 		}
-		if r.place < 0 && !r.asking && r.claims == 0 { // nobody wants a job any more, or all who did have one
+		if r.place < 0 && !r.asking && len(r.claims) == 0 { // nobody wants a job any more, or all who did have one
 			n.setLimited(r, NotLimited)
 		}
 		budget -= n.cost(from)
@@ -386,7 +387,7 @@ func (n *Node) tickRates() {
 			n.rates.sweep = now + 1
 			break
 		}
-		if !r.asking && r.claims == 0 && len(r.spare) == 0 && (now-r.asked > max(rateIdleMS, 2*r.set.Seconds*1000) || r.generation != n.policies.Generation && r.limited == NotLimited) {
+		if !r.asking && len(r.claims) == 0 && len(r.spare) == 0 && (now-r.asked > max(rateIdleMS, 2*r.set.Seconds*1000) || r.generation != n.policies.Generation && r.limited == NotLimited) {
 			n.forgetRate(r)
 		}
 	}

@@ -96,6 +96,9 @@ func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(), Extras: j.Extras(),
 		},
 	}
+	if m.Job.Extras != nil && j.Extra(store.TagSlots) != nil {
+		m.Job.Extras = store.AppendExtrasBut(nil, m.Job.Extras, store.TagSlots)
+	}
 	return m
 }
 

@@ -463,6 +463,7 @@ func (n *Node) endAdds() {
 	if !n.ending {
 		n.locks.BeginEnd()
 	}
+	n.endSpares()
 	n.ending = true
 	n.locks.ForgetPending()
 	n.begins = beginnings{}
@@ -540,7 +541,11 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 			return j
 		}
 		id, freed := j.ID, n.store.Freed()
-		switch c := n.choose(j); c {
+		c := n.choose(j)
+		if limited && c != claimHad && c != claimAsked {
+			n.dropSpareOf(q, &id)
+		}
+		switch c {
 		case claimHad:
 			if n.store.Freed() == freed {
 				return j

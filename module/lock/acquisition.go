@@ -307,6 +307,7 @@ func (n *Node) AcquireFor(w ForJob, later func(Result)) (now *Result, pending *A
 	if n.host.Passive() {
 		return &Result{Kind: Aborted}, nil
 	}
+	w.Lease = min(w.Lease, store.MaxLease) // a job may live longer, and what asking takes is added
 	flags := uint8(0)
 	if w.Outlives {
 		flags = FlagOutlives

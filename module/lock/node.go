@@ -38,6 +38,7 @@ type Jobs interface {
 
 	Knows(id store.ID) bool                    // this node has the job, done or not
 	Lives(id store.ID) bool                    // it may have locks: it isn't done, or has just gone to another node
+	HasSlot(name []byte, ticket store.ID) bool // a slot of a queue may be that of a job here, see [store.IsSlotsName]
 	LivesElsewhere(id store.ID) bool           // it has just gone to another node
 	Done(id store.ID) bool                     // it is known to be done
 	CountsOn(id store.ID) bool                 // it may count on votes for it, by any token
@@ -75,6 +76,7 @@ type Node struct {
 	lockCursor uint64               // of the pass over the table that removes locks which are over
 	lockLook   int64                // monotonic: when that pass went on last
 	orphanLook int64                // monotonic: from then on that pass may ask about a vote again, see lookForOrphan
+	slotLook   int64                // monotonic: likewise for a slot that stands in somebody's way, see taken
 	Lazy       bool                 // set by scripts alone, which show a rule by itself: lookForOrphan finds nothing
 	stale      bool                 // in the last tick many of the locks were over
 	clearsAt   map[wire.Node]uint64 // the value of cleared when a node was connected

@@ -35,12 +35,26 @@ func (n *Node) orphanCheckOf(name []byte) *orphanCheck {
 // CheckOrphan finds out about a lock that stood in somebody's way, and whose end this node may have missed. It asks all
 // nodes about the lock's job, at most once a second.
 func (n *Node) CheckOrphan(l *store.Lock) {
-	if l.Flags&FlagOutlives == 0 {
+	if endsWithHolder(l) {
 		n.checkOrphanVote(l.Name(), l.Job, l.Until == 0)
 	}
 }
 
-// lookForOrphan is CheckOrphan now and then for a vote without a lease that stands in nobody's way. If the word of the job's end was lost
+// endsWithHolder says whether a vote falls when nobody has its job any more. A window doesn't. Nobody has a slot of a queue if no job has its ticket,
+// as after a crash of the node that has asked for it.
+func endsWithHolder(l *store.Lock) bool {
+	return l.Flags&FlagOutlives == 0 || store.IsSlotsName(l.Name())
+}
+
+// holderLives says whether this node knows a job that may have the lock of this name.
+func (n *Node) holderLives(name []byte, id store.ID) bool {
+	if store.IsSlotsName(name) {
+		return n.jobs.HasSlot(name, id)
+	}
+	return n.jobs.Lives(id)
+}
+
+// lookForOrphan is CheckOrphan now and then for a vote without a lease, or with a very long one, that stands in nobody's way. If the word of the job's end was lost
 // the vote would stay for good, and such votes would be more and more. A vote for a job that is only at other nodes is asked about as
 // well, so few are: one a second, or less in a large mesh.
 func (n *Node) lookForOrphan(l *store.Lock, now int64) {
@@ -65,7 +79,7 @@ func (n *Node) checkOrphanVote(name []byte, id store.ID, endless bool) {
 	if id == (store.ID{}) {
 		return
 	}
-	lapse := n.jobs.Lives(id) && !n.jobs.Over(name, id)
+	lapse := n.holderLives(name, id) && !n.jobs.Over(name, id)
 	if lapse && (!endless || !n.jobs.MayBeLapsed(name, id)) {
 		return
 	}
@@ -118,7 +132,7 @@ func (n *Node) onVerify(p *membership.Peer, m *wire.Message) {
 	answer.Lock.SetQuestion(l.Question())
 	id := store.ID(m.ID)
 	over := l.Token == 0 && n.jobs.Over(l.Name, id)
-	lives := n.jobs.Lives(id)
+	lives := n.holderLives(l.Name, id)
 	switch {
 	case m.Flags&wire.Disputed != 0:
 		answer.Flags, over, lives = wire.Disputed, false, n.countsOnAny(l.Name, id)
@@ -159,7 +173,7 @@ func (n *Node) onVerified(p *membership.Peer, m *wire.Message) {
 	if s == nil || s.lapse || s.id != store.ID(m.ID) || s.question != m.Lock.Question() {
 		return
 	}
-	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.jobs.Lives(s.id) && !n.jobs.Over(m.Lock.Name, s.id)) {
+	if s.voted || m.Count != wire.JobDone && (m.Count != wire.JobGone || n.holderLives(m.Lock.Name, s.id) && !n.jobs.Over(m.Lock.Name, s.id)) {
 		n.orphanChecks.Remove(string(m.Lock.Name))
 		n.orphanKnown(m.Lock.Name, s.id, true)
 		return
@@ -177,7 +191,7 @@ func (n *Node) onVerified(p *membership.Peer, m *wire.Message) {
 	lives := m.Count == wire.JobGone && !s.confirmed && n.mayRun(l)
 	n.orphanChecks.Remove(string(m.Lock.Name))
 	n.orphanKnown(m.Lock.Name, s.id, lives)
-	if !lives && l != nil && l.Job == s.id && l.Flags&FlagOutlives == 0 {
+	if !lives && l != nil && l.Job == s.id && endsWithHolder(l) {
 		n.Remove(l)
 	}
 }

@@ -286,4 +286,5 @@ func (j *jobs) Freed([]byte)                               {}
 func (j *jobs) BackoffOver([]byte) bool                    { return false }
 func (j *jobs) ResetBackoff([]byte)                        {}
 func (j *jobs) HasBackoff(string) bool                     { return false }
+func (j *jobs) HasSlot([]byte, store.ID) bool              { return true }
 func (j *jobs) BeforeAsking()                              {}

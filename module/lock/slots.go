@@ -17,7 +17,7 @@ import (
 const (
 	slotProbes = 4    // slots that look taken, and are asked for all the same
 	slotsAnew  = 4    // slots that are asked for at most for a job that is about to run
-	slotLook   = 1024 // slots that are looked at in one go
+	slotLook   = 4096 // slots that are looked at in one go
 )
 
 // slotSearch is what an acquisition knows of the slots of its lock.
@@ -211,8 +211,9 @@ func (n *Node) FreeSlot(w *ForJob) []byte {
 }
 
 // taken is the conflict of an acquisition that finds no slot to ask for: it names the holder of the lowest slot. Most says that a majority has refused
-// each slot, or that this node has its job.
+// each slot, or that this node has its job. Nobody may have the slots that look taken: now and then one of them is checked.
 func (n *Node) taken(c *Acquisition) Result {
+	n.checkSlot(c)
 	s := c.slots
 	r := s.lowest
 	most := s.most <= slotLook
@@ -223,6 +224,20 @@ func (n *Node) taken(c *Acquisition) Result {
 		most = most && (slices.Contains(s.sure, slot) || l != nil && l.Job != (store.ID{}) && n.jobs.Holds(l))
 	}
 	return Result{Kind: Conflict, Job: r.Job, Owner: r.Owner, Most: most}
+}
+
+// checkSlot is CheckOrphan for one of the slots in an acquisition's way, at most once a second.
+func (n *Node) checkSlot(c *Acquisition) {
+	now := n.host.Monotonic()
+	if now < n.slotLook {
+		return
+	}
+	n.slotLook = now + verifyEveryMS
+	slot := int(n.host.Below(int64(c.slots.most)))
+	n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, c.slots.base)
+	if l := n.Live(n.scratch.slot); l != nil {
+		n.CheckOrphan(l)
+	}
 }
 
 // watchSlots makes Tick see the ends of the slots for which an acquisition waits.

@@ -458,7 +458,7 @@ func (n *Node) watchFor(l *store.Lock, wait int64) {
 // doesn't. The Unlock may never come: the node that has to send it may have been restarted, or have too many pending
 // unlocks.
 func (n *Node) orphaned(l *store.Lock) bool {
-	return l.Flags&FlagOutlives == 0 && l.Job != (store.ID{}) && !n.jobs.Lives(l.Job)
+	return endsWithHolder(l) && l.Job != (store.ID{}) && !n.holderLives(l.Name(), l.Job)
 }
 
 // Tick ends the watched locks that are over, and removes some of the others that are over.
@@ -527,6 +527,8 @@ func (n *Node) Tick() {
 				live++
 			case unleased(l.Space(), &l.Job, l.Flags, l.Lease):
 				n.votes.unleased = max(n.votes.unleased, now+promiseKeptMS)
+				n.lookForOrphan(l, now)
+			case l.Lease > longLeaseMS && l.Flags&FlagOutlives != 0 && endsWithHolder(l):
 				n.lookForOrphan(l, now)
 			}
 		}

@@ -53,7 +53,8 @@ const (
 	TagLapses
 	// TagMaxLapses: how many lapses end the job, if its ADDJOB said so (package engine).
 	TagMaxLapses
-	// TagSlots: the slot that the job has of those of its queue, while it is in progress (package engine).
+	// TagSlots: the slot that the job has of those of its queue, while it is in progress (package engine). This extra isn't sent to other
+	// nodes.
 	TagSlots
 	// TagCron: the recurring job that the job was made for, and the slot (package engine).
 	TagCron Tag = 23
@@ -75,6 +76,11 @@ const (
 	KeepLen = 4
 	EndLen  = 30
 )
+
+// SlotsLen is the length of a TagSlots: a node, the slot, a token and a ticket.
+const SlotsLen = slotsToken + 8 + len(ID{})
+
+const slotsToken = 8 + 2 // where its token begins
 
 const extraHead = 3
 
@@ -123,6 +129,8 @@ func CheckExtras(extras []byte) error {
 			err = checkUnique(rest[extraHead:end])
 		case TagPriority:
 			err = checkPriority(rest[extraHead:end])
+		case TagSlots:
+			err = checkSlots(rest[extraHead:end])
 		case TagEnd:
 			if n := end - extraHead; n != KeepLen && n < EndLen {
 				err = fmt.Errorf("%w: an end of %d bytes, %d or at least %d are needed", ErrRecord, n, KeepLen, EndLen)
@@ -132,6 +140,18 @@ func CheckExtras(extras []byte) error {
 			return err
 		}
 		at += end
+	}
+	return nil
+}
+
+// checkSlots checks a TagSlots that comes from outside. A slot is that of somebody: it has a token and a ticket.
+func checkSlots(e []byte) error {
+	if len(e) != SlotsLen {
+		return fmt.Errorf("%w: the slot of a job in progress has %d bytes, %d are needed", ErrRecord, len(e), SlotsLen)
+	}
+	token := binary.LittleEndian.Uint64(e[slotsToken:])
+	if token > MaxToken || (token == 0) != (ID(e[slotsToken+8:]) == ID{}) {
+		return fmt.Errorf("%w: the slot of a job in progress has token %d and ticket %s", ErrRecord, token, ID(e[slotsToken+8:]))
 	}
 	return nil
 }

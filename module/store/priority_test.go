@@ -69,3 +69,20 @@ func TestPrioritiesFromOutside(t *testing.T) {
 		}
 	}
 }
+
+func TestSlotsFromOutside(t *testing.T) {
+	slot := func(token, ticket string) string { return "nodenode\x01\x00" + token + ticket }
+	none, one, tooMuch := string(make([]byte, 8)), "\x01"+string(make([]byte, 7)), "\x00\x00\x00\x00\x00\x00\x00\x80"
+	nobody, ticket := string(make([]byte, 24)), string(make([]byte, 23))+"\x01"
+	for value, fine := range map[string]bool{
+		"": false, nobody: false, slot(none, nobody): true, slot(one, ticket): true, slot(one, ticket) + "x": false,
+		slot(one, nobody): false, slot(none, ticket): false, slot(tooMuch, ticket): false,
+	} {
+		err := CheckExtras(AppendExtra(nil, TagSlots, []byte(value)))
+		if fine {
+			assert.NoError(t, err, "% x", value)
+		} else {
+			assert.ErrorIs(t, err, ErrRecord, "% x", value)
+		}
+	}
+}

@@ -89,3 +89,62 @@ func TestLifeC5(t *testing.T) {
 	t.Parallel()
 	limitsNeedAMajority(t, "CONCURRENCY", 3)
 }
+
+// oneSlot makes a mesh of three where one job of the queue may be in progress.
+func oneSlot(t *testing.T, config ...string) mesh {
+	t.Helper()
+	m := start(t, 3, config...)
+	m.votes(t)
+	require.Equal(t, "OK", m[0].Do("QCONFIG", "SET", "q", "CONCURRENCY", 1).Str)
+	for _, s := range m {
+		harness.Await(t, 10*time.Second, "the setting to be known", func() bool { return s.Do("QCONFIG", "GET", "q").Field("concurrency").Str == "1" })
+	}
+	return m
+}
+
+// A worker is late: its job is in its queue again, and another job has the only slot. No node lets it go on.
+func TestConcurrencyLateWorking(t *testing.T) {
+	t.Parallel()
+	m := oneSlot(t)
+	c := m[0].Dial()
+	first := added(t, c, "q", "1", 5000, "REPLICATE", 2, "RETRY", 2)
+	require.Equal(t, first, c.Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q").Elems[0].Elems[1].Str)
+	second := added(t, c, "q", "2", 5000, "REPLICATE", 1, "RETRY", 100, "PRIORITY", 5)
+	v := c.Do("GETJOB", "TIMEOUT", 30_000, "FROM", "q")
+	require.Equal(t, second, v.Elems[0].Elems[1].Str)
+	for range 3 {
+		require.True(t, c.Do("WORKING", first).Err("LOCKLOST"), "the slot is another's")
+	}
+	c.Do("MULTI")
+	c.Do("WORKING", first)
+	require.True(t, c.Do("EXEC").Elems[0].Err("LOCKLOST"), "nor a client that can't wait")
+	require.EqualValues(t, 1, c.Do("ACKJOB", second).Int())
+	harness.Await(t, 10*time.Second, "the slot to be free", func() bool { return c.Do("WORKING", first).Int() == 2 })
+}
+
+// A node is killed while it asks for the slot of an at-most-once job. Nobody has the slot, though others have voted for it.
+func TestConcurrencyClaimCrashes(t *testing.T) {
+	t.Parallel()
+	m := oneSlot(t, "appendonly yes", "appendfsync always")
+	id := added(t, m[0].Dial(), "q", "1", 5000, "RETRY", 0)
+	m[1].Pause()
+	m[2].Pause()
+	w := m[0].Dial()
+	w.Send("GETJOB", "FROM", "q")
+	harness.Await(t, 10*time.Second, "the claims to be sent", func() bool { return len(m[0].Do("LOCK.SCAN", 0, "TYPE", "waiting").Elems[1].Elems) > 0 })
+	m[0].Kill()
+	m[1].Resume()
+	m[2].Resume()
+	harness.Await(t, 10*time.Second, "the others to have voted", func() bool { return len(m[1].Do("LOCK.SCAN", 0, "TYPE", "waiting").Elems[1].Elems) > 0 })
+	m[0].Restart()
+	m.await(t, 3)
+	v := m[0].Dial().Do("GETJOB", "TIMEOUT", 60_000, "FROM", "q")
+	require.False(t, v.NullArray(), "nobody has a job of the queue")
+	require.Equal(t, id, v.Elems[0].Elems[1].Str)
+	// Its slot is somebody's now: others who are in need of one don't take it for such a vote.
+	second := added(t, m[1].Dial(), "q", "2", 5000, "RETRY", 0, "REPLICATE", 1)
+	require.True(t, m[1].Dial().Do("GETJOB", "TIMEOUT", 5000, "FROM", "q").NullArray())
+	require.EqualValues(t, 1, m[0].Do("ACKJOB", id).Int())
+	v = m[1].Dial().Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+	require.Equal(t, second, v.Elems[0].Elems[1].Str)
+}

@@ -46,10 +46,11 @@ func (s *Sim) inProgress(n *node, queue string, p inProgress) {
 	}
 }
 
-// keepsSlot notes a WORKING that was said at a time.
+// keepsSlot notes a WORKING that was said at a time, and answered with yes. Its job is in progress, wherever the node has it: only a job that rests
+// after it was given back, or waits for its first delivery, is in nobody's hands.
 func (s *Sim) keepsSlot(n *node, id store.ID, said int64) {
 	sj := n.e.Job(&id)
-	if s.AtOnce == 0 || s.acked[id] || sj == nil || sj.Retry == 0 || sj.State != store.StateActive || sj.Place != store.InWorking {
+	if s.AtOnce == 0 || s.acked[id] || sj == nil || sj.Retry == 0 || sj.Place == store.InHeld {
 		return
 	}
 	queue := string(sj.Queue.NameBytes())

@@ -338,8 +338,12 @@ func (s *Sim) take(n *node, sj *store.Job) {
 	}
 	if !s.chance(share) {
 		j.excuses++
-		if j.unique != nil && s.r.IntN(2) == 0 {
-			s.beat(j, n, s.r.Int64N(retrySecs*1000), 1+s.r.IntN(3))
+		if (j.unique != nil || s.AtOnce > 0) && s.r.IntN(2) == 0 {
+			at := n
+			if s.AtOnce > 0 && s.r.IntN(4) == 0 {
+				at = s.nodes[s.r.IntN(len(s.nodes))]
+			}
+			s.beat(j, at, s.r.Int64N(retrySecs*1000), 1+s.r.IntN(3))
 		}
 		return // the worker dies with it
 	}
