@@ -322,7 +322,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 }
 
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
-// until all nodes have heard of it. r is its result; nil: it has none.
+// until all nodes have heard of it. r is its result, or the reason; nil: it has none.
 func (n *Node) endUnknown(id *store.ID, cancelled bool, r *Result) {
 	if j := n.lookEnding(id); j != nil {
 		n.endAway(j, cancelled)
@@ -344,7 +344,11 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool, r *Result) {
 	becomeDummy(j)
 	n.store.RegisterNew(n.store.Hidden(), j)
 	if keep := n.keepTime(nil, r); keep > 0 {
-		j = n.keep(j, n.endNow(OutcomeDone, keep, r), r.data())
+		o := OutcomeDone
+		if cancelled {
+			o = OutcomeCancelled
+		}
+		j = n.keep(j, n.endNow(o, keep, r), r.data())
 	}
 	n.noteEnded(j)
 	n.collect(j)
@@ -395,6 +399,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			j = n.tellsDependents(j)
 		}
 		n.acknowledge(j, p)
+	}
+	if fresh && len(m.Holders) == 0 {
+		j = n.keepForOther(j, m)
 	}
 	j, tells := n.learnEnd(p, j, m)
 	j, _ = n.learnLogged(j, m.Holders)

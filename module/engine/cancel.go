@@ -52,6 +52,7 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 	wish := append(binary.LittleEndian.AppendUint64(nil, uint64(n.now)), reason...)
 	switch {
 	case j == nil:
+		n.cancelAway(id, wish)
 		n.tellAll(&wire.Message{Kind: wire.Cancel, ID: *id, Job: wire.Job{Extras: store.AppendExtra(nil, store.TagCancel, wish)}})
 		return 0
 	case j.State == store.StateAcked:
@@ -74,6 +75,27 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 		n.tell(j, m)
 	}
 	return 1
+}
+
+// cancelAway is CancelSoftly for a job in a queue that lies in another database. If somebody may work on it, its wish is obeyed when the queue is
+// back.
+func (n *Node) cancelAway(id *store.ID, wish []byte) {
+	j := n.lookEnding(id)
+	switch {
+	case j == nil || j.State == store.StateAcked:
+		return
+	case n.nobodyWorksOn(j):
+		n.noteEnd(*id, OutcomeCancelled, wish[wishHead:], len(wish) > wishHead)
+		n.endAway(j, true)
+		return
+	}
+	j, ok := n.setExtra(j, store.TagCancel, wish)
+	if !ok {
+		j, ok = n.setExtra(j, store.TagCancel, wish[:wishHead])
+	}
+	if ok {
+		n.wishes(j)
+	}
 }
 
 // nobodyWorksOn says whether no client can have a job, as far as this node can know.
