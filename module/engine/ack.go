@@ -53,9 +53,15 @@ func (n *Node) knownToAll(p *Peer, j *store.Job) {
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
 	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
-	if e, ok := EndingOf(j); ok && p != nil && n.mesh.features[p.ID].Results {
-		m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
-		m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+	if p != nil && j.Parts != 0 && n.mesh.features[p.ID].Results {
+		if e, ok := EndingOf(j); ok {
+			m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
+			m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+		}
+		if wish := j.Extra(store.TagCancel); wish != nil && cancelled(j) {
+			m.Kind = wire.SetEnd
+			m.Job.Extras = store.AppendExtra(m.Job.Extras, store.TagCancel, wish)
+		}
 	}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
@@ -386,6 +392,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		// Both nodes know nothing but the acknowledgement: neither may believe that
 		// the other has a copy.
 		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
+		return
+	}
+	if n.leavesToWorker(j, m) {
 		return
 	}
 	fresh := j.State != store.StateAcked

@@ -57,7 +57,12 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 		return 0
 	case j.State == store.StateAcked:
 		return 0
-	case n.pendingAddOf(id) != nil || n.nobodyWorksOn(j):
+	case n.pendingAddOf(id) != nil:
+		return n.CancelFor(id, reason)
+	case n.nobodyWorksOn(j):
+		if j.Holders() > 0 {
+			n.setExtra(j, store.TagCancel, wish) // a holder may know of a worker, see leavesToWorker
+		}
 		return n.CancelFor(id, reason)
 	}
 	j, ok := n.setExtra(j, store.TagCancel, wish)
@@ -96,6 +101,15 @@ func (n *Node) cancelAway(id *store.ID, wish []byte) {
 	if ok {
 		n.wishes(j)
 	}
+}
+
+// leavesToWorker says whether a SetAck is that of a CANCELJOB … SOFT at a node which knew of no worker, for it missed WORKING, while a client of this
+// node has the job. Here it is a wish like any other, and no answer: the sender tells again until the job has ended here.
+func (n *Node) leavesToWorker(j *store.Job, m *wire.Message) bool {
+	if m.Flags&wire.Cancelled == 0 || j.State != store.StateActive || j.Place != store.InWorking || store.FindExtra(m.Job.Extras, store.TagCancel) == nil {
+		return false
+	}
+	return isAskedToStop(n.learnWish(j, m.Job.Extras))
 }
 
 // nobodyWorksOn says whether no client can have a job, as far as this node can know.

@@ -241,7 +241,7 @@ func (n *Node) keep(j *store.Job, e *Ending, detail []byte) *store.Job {
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
 		switch rest = more; tag {
-		case store.TagFamily, store.TagAskers, store.TagUnique:
+		case store.TagFamily, store.TagAskers, store.TagUnique, store.TagCancel:
 			b = store.AppendExtra(b, tag, value)
 		}
 	}
