@@ -84,6 +84,9 @@ func (c *Ctx) BulkBuffer(n int) []byte { return c.f.BulkText(n) }
 // Simple answers a simple string (no CR, LF or NUL in it).
 func (c *Ctx) Simple(s string) { copy(c.f.Simple(len(s)), s) }
 
+// Room makes room for n bytes of strings that are answered by copy: a large answer is then copied once, and not again each time its buffer grows.
+func (c *Ctx) Room(n int) { c.f.Room(n) }
+
 // SimpleBuffer is BulkBuffer for a simple string.
 func (c *Ctx) SimpleBuffer(n int) []byte { return c.f.Simple(n) }
 

@@ -90,6 +90,12 @@ func (f *Frame) reserve(n int) (buf []byte, offset int64) {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(f.text), offset)), n), offset
 }
 
+// Room makes room for n bytes of strings that are answered by copy.
+func (f *Frame) Room(n int) {
+	_, at := f.reserve(n)
+	f.ntext = C.uint32_t(at)
+}
+
 // Array starts an array of n elements.
 func (f *Frame) Array(n int) { f.op(C.OP_ARRAY, 0, int64(n)) }
 

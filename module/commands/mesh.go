@@ -447,7 +447,7 @@ func (m *module) farewell() (votes []byte) {
 // accept. Other messages are repeated in any case.
 func (m *module) refusedByBus(to wire.NodeID, msg []byte) {
 	switch wire.Kind(msg[0]) {
-	case wire.Offer, wire.YourJob, wire.ReplJob, wire.ReplJobs:
+	case wire.Offer, wire.YourJob, wire.ReplJob, wire.ReplJobs, wire.SetEnd:
 	default:
 		return
 	}

@@ -180,20 +180,33 @@ func (m *module) waitJob(c *rm.Ctx) {
 		return
 	}
 	if !c.CanBlock() || m.node.Passive() {
-		putEnds(c, m.node.JobEnds(ids))
+		putEnds(c, m.node.JobEnds(ids), c.Bulk)
 		return
 	}
 	p, now := m.node.WaitJobs(ids, one, wait)
 	if now != nil {
-		putEnds(c, now)
+		putEnds(c, now, c.Bulk) // without a copy: what is known at once is the jobs' memory
 		m.carryOut(c)
 		return
 	}
-	m.awaitMesh(c, p, func(c *rm.Ctx) { putEnds(c, m.node.JobEndsSoFar(p)) }, func(c *rm.Ctx, a *engine.MeshAnswer) { putEnds(c, a.Ends) })
+	m.awaitMesh(c, p, func(c *rm.Ctx) { putEndsLater(c, m.node.JobEndsSoFar(p)) }, func(c *rm.Ctx, a *engine.MeshAnswer) { putEndsLater(c, a.Ends) })
 }
 
-// putEnds answers how each job has ended.
-func putEnds(c *rm.Ctx, ends []engine.JobEnd) {
+// putEndsLater is putEnds for a client that has waited. The server takes the answer when the jobs may be gone.
+func putEndsLater(c *rm.Ctx, ends []engine.JobEnd) {
+	bytes := 0
+	for i := range ends {
+		bytes += len(ends[i].Detail) + textsOfEnd
+	}
+	c.Room(bytes)
+	putEnds(c, ends, func(detail []byte) { copy(c.BulkBuffer(len(detail)), detail) })
+}
+
+// textsOfEnd is how many bytes of an end the answer has beside the detail, at most.
+const textsOfEnd = store.IDLen + 16
+
+// putEnds answers how each job has ended. put answers a detail.
+func putEnds(c *rm.Ctx, ends []engine.JobEnd, put func(detail []byte)) {
 	c.Array(len(ends))
 	for i := range ends {
 		e := &ends[i]
@@ -201,7 +214,7 @@ func putEnds(c *rm.Ctx, ends []engine.JobEnd) {
 		e.ID.Put((*[store.IDLen]byte)(c.BulkBuffer(store.IDLen)))
 		c.Text(e.Outcome.String())
 		if e.HasDetail {
-			copy(c.BulkBuffer(len(e.Detail)), e.Detail)
+			put(e.Detail)
 		} else {
 			c.Null()
 		}

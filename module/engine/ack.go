@@ -53,9 +53,15 @@ func (n *Node) knownToAll(p *Peer, j *store.Job) {
 // setAck tells one node that a job is acknowledged.
 func (n *Node) setAck(p *Peer, j *store.Job) {
 	m := wire.Message{Kind: wire.SetAck, Flags: ackFlags(j), ID: j.ID}
-	if e, ok := EndingOf(j); ok && p != nil && n.mesh.features[p.ID].Results {
-		m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
-		m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+	if p != nil && j.Parts != 0 && n.mesh.features[p.ID].Results {
+		if e, ok := EndingOf(j); ok {
+			m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
+			m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
+		}
+		if wish := j.Extra(store.TagCancel); wish != nil && cancelled(j) {
+			m.Kind = wire.SetEnd
+			m.Job.Extras = store.AppendExtra(m.Job.Extras, store.TagCancel, wish)
+		}
 	}
 	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
@@ -74,6 +80,14 @@ func (n *Node) sendAck(p *Peer, m *wire.Message) {
 		p.acks.owed = true
 	}
 	n.send(p, m)
+}
+
+// ackUnsent is called when the bus didn't accept a SetEnd: it isn't answered. The node is told again before long.
+func (n *Node) ackUnsent(p *Peer, j *store.Job) {
+	p.acks.open = max(0, p.acks.open-1)
+	if at := n.now + gcFirstMS + n.below(jitterMS); j.State == store.StateAcked && !j.ConfirmedBy(uint64(p.Node)) && j.QTime > at {
+		n.wakeAt(j, at)
+	}
 }
 
 // correct tells a node that a job is acknowledged, when that node speaks of it as if it weren't. If the
@@ -103,12 +117,16 @@ type acks struct {
 	owed    bool // some weren't sent, or weren't answered before the connection ended
 	telling bool // a pass is under way: the node is told; or in members, jobs that name a forgotten node are looked for
 	at      uint64
+	bytes   int   // that the pass has sent since all SetAcks were answered,
+	since   int64 // monotonic: and when it sent the first of them
 }
 
 // The cost of tickAcks in a tick's budget. A bucket of the table of jobs counts as one.
 const (
-	ackCost  = 2   // for each job that a node is told of; the job may move for its new holder
-	ackLeast = 100 // the budget of a pass, at least, if the tick's is used up
+	ackCost   = 1       // for each job that a node is told of, beside the message: the job may move for its new holder
+	ackLeast  = 100     // the budget of a pass, at least, if the tick's is used up
+	ackWindow = 4 << 20 // bytes that a pass sends without an answer: results may be large, and the bus drops what a node doesn't take
+	ackWaitMS = 1_000   // how long a pass waits for an answer that may be lost
 )
 
 // tickAcks tells a node that is back of the acknowledgements that it missed, some at a
@@ -127,18 +145,36 @@ func (n *Node) tickAcks(budget int) bool {
 		if !p.acks.telling {
 			continue
 		}
+		if wait := n.ackPause(p); wait > 0 {
+			n.wake = min(n.wake, n.now+wait)
+			continue
+		}
 		n.someAcked(&p.acks, budget, func(j *store.Job) (cost int) {
 			if j.ConfirmedBy(uint64(p.Node)) || !j.HeldBy(uint64(p.Node)) && !n.mayHaveHeir(j) {
 				return 0
 			}
+			effects, bytes := len(n.effects), len(n.outbox)
 			j, _ = n.addHolder(j, p.Node)
 			n.setAck(p, j)
 			n.tellAgain(j)
-			return ackCost
+			p.acks.bytes += len(n.outbox) - bytes
+			return ackCost + n.cost(effects)
 		})
 		return true
 	}
 	return false
+}
+
+// ackPause returns for how long a pass waits (ms) since its node takes too little, or has still to answer what it was told before.
+func (n *Node) ackPause(p *Peer) int64 {
+	a, now := &p.acks, n.monotonic()
+	switch {
+	case a.open == 0 || a.bytes == 0 || now >= a.since+ackWaitMS:
+		a.bytes, a.since = 0, now
+	case a.bytes >= ackWindow:
+		return max(a.since+ackWaitMS-now, p.choked-now)
+	}
+	return max(p.choked-now, 0)
 }
 
 // someAcked goes on with a pass over the acknowledged jobs. At the end of the pass a.telling becomes false.
@@ -241,8 +277,9 @@ func (n *Node) collect(j *store.Job) {
 		return
 	}
 	for i := range j.Holders() {
-		if node, yes := j.Holder(i); !yes {
-			n.setAck(n.mesh.ByName(wire.Node(node)), j)
+		node, yes := j.Holder(i)
+		if p := n.mesh.ByName(wire.Node(node)); !yes && (p == nil || !j.Kept() || n.monotonic() >= p.choked) {
+			n.setAck(p, j)
 		}
 	}
 	wait := int64(gcLastMS)
@@ -291,7 +328,7 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 }
 
 // endUnknown remembers the end of a job that isn't known here, acknowledged or cancelled,
-// until all nodes have heard of it. r is its result; nil: it has none.
+// until all nodes have heard of it. r is its result, or the reason; nil: it has none.
 func (n *Node) endUnknown(id *store.ID, cancelled bool, r *Result) {
 	if j := n.lookEnding(id); j != nil {
 		n.endAway(j, cancelled)
@@ -313,7 +350,11 @@ func (n *Node) endUnknown(id *store.ID, cancelled bool, r *Result) {
 	becomeDummy(j)
 	n.store.RegisterNew(n.store.Hidden(), j)
 	if keep := n.keepTime(nil, r); keep > 0 {
-		j = n.keep(j, n.endNow(OutcomeDone, keep, r), r.data())
+		o := OutcomeDone
+		if cancelled {
+			o = OutcomeCancelled
+		}
+		j = n.keep(j, n.endNow(o, keep, r), r.data())
 	}
 	n.noteEnded(j)
 	n.collect(j)
@@ -353,6 +394,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		n.send(p, &wire.Message{Kind: wire.GotAck, ID: m.ID})
 		return
 	}
+	if n.leavesToWorker(j, m) {
+		return
+	}
 	fresh := j.State != store.StateAcked
 	if fresh {
 		if m.Flags&wire.Cancelled != 0 {
@@ -364,6 +408,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			j = n.tellsDependents(j)
 		}
 		n.acknowledge(j, p)
+	}
+	if fresh && len(m.Holders) == 0 {
+		j = n.keepForOther(j, m)
 	}
 	j, tells := n.learnEnd(p, j, m)
 	j, _ = n.learnLogged(j, m.Holders)

@@ -115,3 +115,84 @@ func TestAfterALoadWhatIsDoneIsKnown(t *testing.T) {
 		assert.Equal(t, c.fate, m.Count, name)
 	}
 }
+
+// A node that was away when very many jobs ended with results is told of them bit by bit, however large the results are: no more than it has answered,
+// and nothing for a while if the bus takes no more. In the end it is told of all.
+func TestResultsAreToldBitByBit(t *testing.T) {
+	const many, size = 300, 100 << 10
+	now, peer := int64(1_700_000_000_000), wire.NodeID{1, 2, 3}
+	n, _ := paired(now, peer)
+	n.SetFeatures(peer, engine.Features{Results: true})
+	ids := make([]store.ID, many)
+	for i := range ids {
+		id, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Replicate: 2, Async: true, Retry: 3600, TTL: 86400})
+		require.NoError(t, err)
+		ids[i] = id
+		n.Effects()
+	}
+	n.Mesh().Down(peer)
+	result := make([]byte, size)
+	for i := range ids {
+		require.True(t, n.Finish(&ids[i], &engine.Result{Has: true, Data: result, HasKeep: true, Keep: 86400}))
+		n.Effects()
+	}
+	for range 3600 { // the other is away for an hour
+		now += 1000
+		n.SetNow(now)
+		n.Tick()
+		n.Effects()
+	}
+	n.Mesh().Up(peer, "10.0.0.1:1", true)
+	n.SetFeatures(peer, engine.Features{Results: true})
+	n.Effects()
+	var flying []store.ID
+	told := map[store.ID]bool{}
+	ticks := func(count int) (bytes int) {
+		for range count {
+			now++
+			n.SetNow(now)
+			n.Tick()
+			sent := 0
+			for _, e := range n.Effects() {
+				if e.Kind != engine.Send {
+					continue
+				}
+				if text := n.Message(&e); wire.Kind(text[0]) == wire.SetEnd {
+					sent += len(text)
+					var m wire.Message
+					require.NoError(t, m.Parse(text))
+					flying = append(flying, store.ID(m.ID))
+				}
+			}
+			require.LessOrEqual(t, sent, 2<<20, "in a tick")
+			bytes += sent
+		}
+		return bytes
+	}
+	answer := func() {
+		for _, id := range flying {
+			told[id] = true
+			require.NoError(t, n.Receive(peer, (&wire.Message{Kind: wire.GotAck, ID: id, Flags: wire.Known}).Append(nil)))
+			n.Effects()
+		}
+		flying = nil
+	}
+	first := ticks(300)
+	assert.Greater(t, first, 3<<20)
+	assert.Less(t, first, 6<<20)
+	answer()
+	assert.Greater(t, ticks(100), 3<<20)
+	// The bus doesn't take one of them.
+	lost := flying[0]
+	flying = flying[1:]
+	id := wire.JobID(lost)
+	n.Unsent(peer, wire.SetEnd, &id)
+	answer()
+	assert.Zero(t, ticks(100))
+	for range 100 {
+		ticks(100)
+		answer()
+	}
+	assert.Len(t, told, many)
+	assert.True(t, told[lost])
+}

@@ -52,11 +52,17 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 	wish := append(binary.LittleEndian.AppendUint64(nil, uint64(n.now)), reason...)
 	switch {
 	case j == nil:
+		n.cancelAway(id, wish)
 		n.tellAll(&wire.Message{Kind: wire.Cancel, ID: *id, Job: wire.Job{Extras: store.AppendExtra(nil, store.TagCancel, wish)}})
 		return 0
 	case j.State == store.StateAcked:
 		return 0
-	case n.pendingAddOf(id) != nil || n.nobodyWorksOn(j):
+	case n.pendingAddOf(id) != nil:
+		return n.CancelFor(id, reason)
+	case n.nobodyWorksOn(j):
+		if j.Holders() > 0 {
+			n.setExtra(j, store.TagCancel, wish) // a holder may know of a worker, see leavesToWorker
+		}
 		return n.CancelFor(id, reason)
 	}
 	j, ok := n.setExtra(j, store.TagCancel, wish)
@@ -74,6 +80,36 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 		n.tell(j, m)
 	}
 	return 1
+}
+
+// cancelAway is CancelSoftly for a job in a queue that lies in another database. If somebody may work on it, its wish is obeyed when the queue is
+// back.
+func (n *Node) cancelAway(id *store.ID, wish []byte) {
+	j := n.lookEnding(id)
+	switch {
+	case j == nil || j.State == store.StateAcked:
+		return
+	case n.nobodyWorksOn(j):
+		n.noteEnd(*id, OutcomeCancelled, wish[wishHead:], len(wish) > wishHead)
+		n.endAway(j, true)
+		return
+	}
+	j, ok := n.setExtra(j, store.TagCancel, wish)
+	if !ok {
+		j, ok = n.setExtra(j, store.TagCancel, wish[:wishHead])
+	}
+	if ok {
+		n.wishes(j)
+	}
+}
+
+// leavesToWorker says whether a SetAck is that of a CANCELJOB … SOFT at a node which knew of no worker, for it missed WORKING, while a client of this
+// node has the job. Here it is a wish like any other, and no answer: the sender tells again until the job has ended here.
+func (n *Node) leavesToWorker(j *store.Job, m *wire.Message) bool {
+	if m.Flags&wire.Cancelled == 0 || j.State != store.StateActive || j.Place != store.InWorking || store.FindExtra(m.Job.Extras, store.TagCancel) == nil {
+		return false
+	}
+	return isAskedToStop(n.learnWish(j, m.Job.Extras))
 }
 
 // nobodyWorksOn says whether no client can have a job, as far as this node can know.

@@ -50,7 +50,7 @@ func (n *Node) SetNow(wall int64) {
 		n.compareClocks(wall)
 	}
 	if n.sent {
-		n.outbox, n.sent = n.outbox[:0], false
+		n.emptyOutbox()
 		n.memory.turn()
 	}
 }

@@ -52,3 +52,6 @@ func ReadEnds(b []byte) (ends []JobEnd) {
 	}
 	return ends
 }
+
+// HeldByWaits returns how many bytes of results are held for clients that wait.
+func (n *Node) HeldByWaits() int { return n.jobWaits.held }

@@ -24,13 +24,14 @@ const (
 	farewellSlice = 250                        // locks that are freed at once: each is a message to every node
 )
 
-// farewell frees the locks of a job that was deleted with its queue, in a mesh. The waiting lock stays if
+// farewell tells those that wait for a job that was deleted with its queue, and frees its locks in a mesh. The waiting lock stays if
 // other nodes have copies of the job. If the job is known again (RESTORE), both locks stay: they belong to
 // that job.
 func (n *Node) farewell(j *store.Job) (cost int) {
+	n.noteGone(&j.ID)
 	u := j.Unique()
-	if u == nil {
-		return 0
+	if u == nil || n.mesh.Alone() {
+		return 0 // the pass over the locks finds those whose job is gone
 	}
 	if other := n.store.Lookup(&j.ID); other != nil && other != j {
 		return farewellCost

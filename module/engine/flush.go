@@ -248,10 +248,15 @@ func (n *Node) flushJob(fl *flushing, j *store.Job) {
 	n.flushes.now = nil
 }
 
+// goesNow says whether a job that is dropped with one that is flushed would go by the same flush itself: it is one of its own queue.
+func (n *Node) goesNow(j *store.Job) bool {
+	return n.flushes.now != nil && n.goesBy(j) == n.flushes.now
+}
+
 // countDropped counts a job that is dropped with one that is flushed, if it would go itself.
 func (n *Node) countDropped(j *store.Job) {
-	if fl := n.flushes.now; fl != nil && n.goesBy(j) == fl { // one of its own queue
-		fl.jobs++
+	if n.goesNow(j) {
+		n.flushes.now.jobs++
 	}
 }
 

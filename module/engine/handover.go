@@ -471,6 +471,8 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 	case wire.YourJob:
 		n.starvesStill(p, j.Queue)
 		n.unexport(j)
+	case wire.SetEnd:
+		n.ackUnsent(p, j)
 	case wire.ReplJob:
 		if ad := n.pendingAddOf(&id); ad != nil && j.HeldBy(uint64(p.Node)) {
 			ad.unsent = append(ad.unsent, p.Node)

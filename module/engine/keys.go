@@ -332,7 +332,7 @@ func (n *Node) forgetAll(forget func()) {
 	forget()
 	n.recount = true
 	n.made = n.made[:0]
-	n.deps.dropped = true
+	n.deps.dropped, n.jobWaits.lost = true, true
 	n.locks.Flushed()
 	n.visible, n.cursor, n.evict = 0, 0, 0
 }

@@ -226,6 +226,9 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	if next != nil {
 		return false
 	}
+	if n.Visible(q) {
+		n.show(q)
+	}
 	q.Flags &^= queueUnsettled
 	if !s.restored && q.Waiting() == 0 && q.Jobs() == 0 && q.KeyQueues.Len == 0 && q.Pause == 0 && n.waitersOf(q) == 0 {
 		// A queue that was flushed, and not removed yet, is saved as an empty one.

@@ -223,7 +223,9 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 		j = n.lookEnding(&id)
 	}
 	if m.Kind == wire.GotAck {
-		p.acks.open = max(0, p.acks.open-1)
+		if p.acks.open = max(0, p.acks.open-1); p.acks.open == 0 && p.acks.telling {
+			n.hurryTick()
+		}
 	}
 	if j == nil {
 		switch {

@@ -49,6 +49,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	if count&deadLetter != 0 {
 		n.endLocks(j)
 		j, _ = n.setExtra(j, store.TagUnique, nil)
+		n.noteEnd(j.ID, OutcomeDead, nil, false)
 	}
 	if count > 0 { // a job with no room for the count goes without
 		j, _ = n.setExtra(j, store.TagMoved, movedValue(count))

@@ -188,6 +188,7 @@ type Node struct {
 	msg         wire.Message          // being received
 	out         wire.Message          // being sent
 	outbox      []byte                // the messages of the effects
+	outboxIdle  int                   // calls since it was as large as it is for the last time
 	sent        bool                  // the effects were taken, so the outbox may be reused
 	waits       map[string]*waitList
 	lines       []*waitList               // the values of waits

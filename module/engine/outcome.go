@@ -412,7 +412,11 @@ func (n *Node) CancelFor(id *store.ID, reason []byte) int {
 	j := n.lookToEnd(id)
 	switch {
 	case j == nil:
-		n.endUnknown(id, true, nil)
+		var r *Result
+		if reason != nil {
+			r = &Result{Has: true, Data: cutReason(reason), HasKeep: true, Keep: DefaultKeep}
+		}
+		n.endUnknown(id, true, r)
 		return 0
 	case j.State == store.StateAcked:
 		return 0

@@ -253,6 +253,22 @@ func withoutFailure(m *wire.Message) *wire.Message {
 // Message returns the bytes of a Send, LogLock, LogUnlock or LogDrop effect; valid until the next call.
 func (n *Node) Message(e *Effect) []byte { return n.outbox[e.from:e.to] }
 
+const (
+	outboxMost = 2 << 20 // bytes of the outbox that are kept for the next messages
+	outboxCalm = 1_000   // calls after which a larger one is given up if no call needs a quarter of it
+)
+
+// emptyOutbox is called when the messages of the effects are sent.
+func (n *Node) emptyOutbox() {
+	n.sent, n.outboxIdle = false, n.outboxIdle+1
+	if len(n.outbox) > cap(n.outbox)/4 || cap(n.outbox) <= outboxMost {
+		n.outboxIdle = 0
+	}
+	if n.outbox = n.outbox[:0]; n.outboxIdle >= outboxCalm {
+		n.outbox, n.outboxIdle = nil, 0
+	}
+}
+
 // tellWhere sends a message to those nodes that are wanted.
 func (n *Node) tellWhere(m *wire.Message, wanted func(*Peer) bool) {
 	s := sending{n: n, m: m}

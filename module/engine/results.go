@@ -241,7 +241,7 @@ func (n *Node) keep(j *store.Job, e *Ending, detail []byte) *store.Job {
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
 		switch rest = more; tag {
-		case store.TagFamily, store.TagAskers, store.TagUnique, store.TagName:
+		case store.TagFamily, store.TagAskers, store.TagUnique, store.TagCancel, store.TagName:
 			b = store.AppendExtra(b, tag, value)
 		}
 	}
@@ -316,7 +316,7 @@ func (n *Node) keepAlone(j *store.Job, o Outcome) {
 	reason, keep := reasonOf(j), int64(0)
 	if (j.State == store.StateActive || j.State == store.StateQueued) && !n.dummy(j) {
 		n.noteEnd(j.ID, o, reason, reason != nil)
-		if n.store.Dependents(&j.ID) == nil { // otherwise these ask other nodes
+		if n.store.Dependents(&j.ID) == nil && !n.goesNow(j) { // otherwise these ask other nodes
 			keep = n.keepTime(j, nil)
 		}
 	}
@@ -367,6 +367,7 @@ func (n *Node) heardEnding(m *wire.Message) (e Ending, ok bool) {
 func (n *Node) learnEnd(p *Peer, j *store.Job, m *wire.Message) (_ *store.Job, tells bool) {
 	theirs, ok := n.heardEnding(m)
 	mine, kept := EndingOf(j)
+	ok = ok && !saidElsewhere(m, &theirs)
 	switch {
 	case !ok:
 		return j, kept && len(m.Holders) > 0 && n.mesh.features[p.ID].Results
@@ -378,6 +379,36 @@ func (n *Node) learnEnd(p *Peer, j *store.Job, m *wire.Message) (_ *store.Job, t
 		return j, false
 	}
 	return j, kept && mine.better(&theirs)
+}
+
+// saidElsewhere says whether a SetEnd is of a CANCELJOB at a node that doesn't know the job.
+func saidElsewhere(m *wire.Message, e *Ending) bool {
+	return e.Outcome == OutcomeCancelled && len(m.Holders) == 0
+}
+
+// keepForOther keeps the outcome of a job whose end was said at a node that doesn't know it, if the job or its queue says so: that node doesn't
+// know for how long. It also tells those that wait why the job was cancelled. The job may move.
+func (n *Node) keepForOther(j *store.Job, m *wire.Message) *store.Job {
+	theirs, ok := n.heardEnding(m)
+	o := OutcomeDone
+	switch {
+	case cancelled(j):
+		o = OutcomeCancelled
+	case ok:
+		return j // its result is kept as long as that node says
+	}
+	if ok = ok && saidElsewhere(m, &theirs) && theirs.HasDetail; ok {
+		n.noteEnd(j.ID, o, m.Queue, true)
+	}
+	keep := n.keepTime(j, nil)
+	if keep == 0 {
+		return j
+	}
+	r := &Result{}
+	if ok {
+		r.Has, r.Data = true, m.Queue
+	}
+	return n.keep(j, n.endNow(o, keep, r), r.Data)
 }
 
 // gotEnd makes the answer to a SetAck or SetEnd: with this node's outcome, where it keeps one and the other node knows of such.

@@ -57,3 +57,17 @@ func TestOutcomesAreOrdered(t *testing.T) {
 	require.True(t, (&Ending{Outcome: OutcomeDone, At: 9}).better(&Ending{Outcome: OutcomeCancelled, At: 1}))
 	require.Negative(t, cmp.Compare(OutcomeDone, OutcomeCancelled))
 }
+
+// The memory of a very large message is given up when messages are small again, and not before.
+func TestOutboxShrinks(t *testing.T) {
+	n := &Node{outbox: make([]byte, outboxMost+1)}
+	for range 3 * outboxCalm {
+		n.emptyOutbox()
+		n.outbox = n.outbox[:cap(n.outbox)/2]
+	}
+	require.Greater(t, cap(n.outbox), outboxMost)
+	for range outboxCalm + 1 {
+		n.emptyOutbox()
+	}
+	require.Zero(t, cap(n.outbox))
+}

@@ -501,6 +501,11 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	case wire.SetEnd, wire.GotEnd:
 		if e, ok := engine.ReadEnding(store.FindExtra(m.Job.Extras, store.TagEnd)); ok {
 			text += fmt.Sprintf(" %v", e.Outcome)
+		} else if m.Flags&wire.Cancelled != 0 {
+			text += " cancelled"
+		}
+		if store.FindExtra(m.Job.Extras, store.TagCancel) != nil {
+			text += " soft"
 		}
 		if m.Kind == wire.SetEnd {
 			text += fmt.Sprintf(" %q", m.Queue)

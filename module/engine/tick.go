@@ -26,8 +26,8 @@ func (n *Node) Tick() int64 {
 	n.lossAt = min(n.lossAt, n.now)
 	n.scheduleFree()
 	farewell := n.farewell
-	if n.passive || n.loading || n.mesh.Alone() {
-		farewell = nil // the pass over the locks finds those whose job is gone
+	if n.passive || n.loading || n.mesh.Alone() && n.jobWaits.jobs.Len() == 0 {
+		farewell = nil
 	}
 	more := n.store.Reap(reapBudget, farewell)
 	n.evictedFollowed()

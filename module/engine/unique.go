@@ -371,6 +371,7 @@ func (n *Node) leaveTo(j *store.Job) {
 
 // discard frees a job's locks, and forgets the job.
 func (n *Node) discard(j *store.Job) {
+	n.noteGone(&j.ID)
 	n.endLocks(j)
 	n.store.Remove(j)
 }

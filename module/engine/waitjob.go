@@ -22,7 +22,9 @@ const (
 	watchSlice   = 1_000     // jobs that one tick looks at, or asks about
 	endedPiece   = 256 << 10 // bytes of results in a message
 	endedMost    = 2 << 20   // bytes of results that one call sends; the next ticks go on
-	answerMost   = 64 << 20  // bytes of results in an answer, and in what a client that waits has ended so far
+	answerMost   = 64 << 20  // bytes of results in an answer
+	detailsMost  = 16 << 20  // bytes of results that are held for one client that waits,
+	detailsInAll = 64 << 20  // and for all of them
 	soonestMost  = 1000      // clients whose wait one call ends, or whose job it notes as ended
 )
 
@@ -35,6 +37,7 @@ type JobEnd struct {
 	Outcome   Outcome
 	HasDetail bool
 	Detail    []byte // the result, or the reason
+	until     int64  // unix ms: until when this node keeps the detail in its store; 0: it doesn't
 }
 
 // jobWaits are the WAITJOBs of this node, and the nodes that ask for those of theirs.
@@ -48,7 +51,9 @@ type jobWaits struct {
 	over  []store.ID                           // jobs of which it is known how they have ended, and which waits still have to hear that
 	ready []*jobWait                           // waits that are over
 	owed  table.Roster[owedEnd, int64]         // what was asked, and is too large to be told at once: in which round
-	doubt []store.ID                           // jobs of which a node has told by itself that they expired: the others are to be asked
+	doubt []store.ID                           // jobs of which a node has told that they expired for it, or went: the others are to be asked
+	held  int                                  // bytes of details that waits hold
+	lost  bool                                 // all jobs were forgotten at once: those that others ask for are to be looked at
 	round int64                                // the number of the last round
 	next  int64                                // unix ms: when the next round begins
 	sweep int64                                // unix ms: when far is looked through next
@@ -64,13 +69,20 @@ type jobWait struct {
 	jobs     []jobWaited
 	place    map[store.ID]int // in jobs
 	open     int              // jobs that haven't ended
-	bytes    int              // of the results in jobs
+	bytes    int              // of the details that it holds
 	pos      int              // in jobWaits.ends
 }
 
 type jobWaited struct {
-	JobEnd
-	pos int // in watchedJob.waits; -1: the job has ended, or is named twice
+	JobEnd             // without the detail
+	held   *heldDetail // nil: when the client is answered, the detail is looked up
+	pos    int         // in watchedJob.waits; -1: the job has ended, or is named twice
+}
+
+// heldDetail is the detail of an end for waits that go on.
+type heldDetail struct {
+	data  []byte
+	waits int // that hold it
 }
 
 func (w *jobWait) Sooner(than *jobWait) bool {
@@ -85,7 +97,8 @@ func (w *jobWait) Position() *int { return &w.pos }
 type watchedJob struct {
 	waits   []*jobWait
 	end     JobEnd // what is to be told to those of waits that haven't heard it; Outcome 0: it hasn't ended
-	round   int64  // the last one in which nodes were asked
+	held    *heldDetail
+	round   int64 // the last one in which nodes were asked
 	heard   []wire.Node
 	waiting bool    // a node has said in this round that the job hasn't ended
 	expired *JobEnd // what a node has found by itself; nil: none has. Other nodes may know better
@@ -113,7 +126,7 @@ func (n *Node) endOf(id *store.ID) JobEnd {
 	if e, ok := EndingOf(j); ok {
 		end.Outcome, end.HasDetail = e.Outcome, e.HasDetail
 		if e.HasDetail {
-			end.Detail = j.Body()
+			end.Detail, end.until = j.Body(), e.until
 		}
 		return end
 	}
@@ -163,6 +176,7 @@ func fitting(ends []JobEnd) []JobEnd {
 	bytes := 0
 	for i := range ends {
 		bytes = ends[i].fit(bytes)
+		ends[i].until = 0
 	}
 	return ends
 }
@@ -193,8 +207,7 @@ func (n *Node) WaitJobs(ids []store.ID, one bool, timeout int64) (p Pending, now
 		}
 		w.place[ids[i]] = i
 		if end := n.endOf(&ids[i]); n.isFinal(&end) {
-			w.bytes = end.fit(w.bytes)
-			w.jobs[i].JobEnd = end.clone()
+			w.jobs[i].JobEnd = end.withoutDetail()
 			continue
 		}
 		w.open++
@@ -202,6 +215,13 @@ func (n *Node) WaitJobs(ids []store.ID, one bool, timeout int64) (p Pending, now
 	}
 	if w.isOver() {
 		return p, n.endsOf(w)
+	}
+	for i := range w.jobs {
+		if w.jobs[i].HasDetail {
+			var held *heldDetail
+			end := n.endOf(&ids[i])
+			n.hold(w, i, &end, &held)
+		}
 	}
 	for i := range ask {
 		n.enterWait(w, &ask[i])
@@ -229,14 +249,22 @@ func (n *Node) isFinal(end *JobEnd) bool {
 		return len(n.mesh.All()) == 0
 	case OutcomeExpired:
 		return n.mesh.Alone()
-	case OutcomeDone: // a node that only remembers the acknowledgement knows no result
+	case OutcomeDone, OutcomeCancelled: // a node that only remembers the end knows no result, and no reason
 		return end.HasDetail || n.mesh.Alone() || n.store.Lookup(&end.ID) != nil
 	}
 	return true
 }
 
-func (e JobEnd) clone() JobEnd {
-	e.Detail = slices.Clone(e.Detail)
+func (e JobEnd) withoutDetail() JobEnd {
+	e.Detail = nil
+	return e
+}
+
+// own takes a detail out of the job's memory, but not one that is kept there: that may be large, and is looked up when it is needed.
+func (e JobEnd) own() JobEnd {
+	if e.Detail = slices.Clone(e.Detail); e.until > 0 {
+		e.Detail = nil
+	}
 	return e
 }
 
@@ -303,12 +331,12 @@ func (n *Node) takeEnd(k *watchedJob, end JobEnd) {
 	case OutcomeWaiting:
 		k.waiting = true
 	case OutcomeExpired:
-		if e := end.clone(); k.expired == nil {
+		if e := end.own(); k.expired == nil {
 			k.expired = &e
 		}
 	default:
 		if k.end.Outcome == 0 || end.HasDetail && !k.end.HasDetail || end.Outcome < k.end.Outcome {
-			k.end = end.clone()
+			k.end = end.own()
 		}
 	}
 }
@@ -331,7 +359,7 @@ func (n *Node) decideEnd(id store.ID) {
 		}
 	}
 	switch {
-	case k.end.Outcome != 0 && (k.end.HasDetail || k.end.Outcome != OutcomeDone || connected):
+	case k.end.Outcome != 0 && (k.end.HasDetail || k.end.Outcome > OutcomeCancelled || connected):
 	case k.end.Outcome != 0 || k.waiting:
 		return
 	case k.expired != nil && connected:
@@ -354,9 +382,9 @@ func (n *Node) settleWaits(id store.ID, budget int) (left int) {
 	k := *at
 	for ; len(k.waits) > 0 && budget > 0; budget-- {
 		w := k.waits[len(k.waits)-1]
-		job, end := &w.jobs[w.place[id]], k.end
-		w.bytes = end.fit(w.bytes)
-		job.JobEnd = end
+		at := w.place[id]
+		w.jobs[at].JobEnd = k.end.withoutDetail()
+		n.hold(w, at, &k.end, &k.held)
 		n.leaveWait(w, &id)
 		if w.open--; w.isOver() && !w.isReady {
 			w.isReady = true
@@ -364,6 +392,47 @@ func (n *Node) settleWaits(id store.ID, budget int) (left int) {
 		}
 	}
 	return budget
+}
+
+// hold holds the detail of an end for a wait. It doesn't hold one that this node keeps for as long as the wait may last, nor one for which there
+// is no room: they are looked up when the client is answered. A wait that this end ends always gets it. shared is what other waits hold.
+func (n *Node) hold(w *jobWait, at int, end *JobEnd, shared **heldDetail) {
+	c, last := &n.jobWaits, w.any || w.open == 1 && w.jobs[at].pos >= 0
+	if !end.HasDetail || end.until >= w.deadline || last && end.until > 0 {
+		return
+	}
+	if *shared == nil {
+		detail := end.Detail
+		if end.until > 0 {
+			detail = slices.Clone(n.endOf(&end.ID).Detail)
+		}
+		*shared = &heldDetail{data: detail}
+	}
+	d, more := *shared, 0
+	if d.waits == 0 {
+		more = len(d.data)
+	}
+	if !last && (w.bytes+len(d.data) > detailsMost || c.held+more > detailsInAll) {
+		return
+	}
+	c.held += more
+	w.bytes += len(d.data)
+	w.jobs[at].held = d
+	d.waits++
+}
+
+// letGo undoes hold.
+func (n *Node) letGo(w *jobWait) {
+	for i := range w.jobs {
+		d := w.jobs[i].held
+		if d == nil {
+			continue
+		}
+		if d.waits--; d.waits == 0 {
+			n.jobWaits.held -= len(d.data)
+		}
+		w.jobs[i].held = nil
+	}
 }
 
 // noteEnd notes that a job has ended, if somebody waits for it. The detail is copied. That of a job whose outcome is kept needn't be given.
@@ -379,6 +448,16 @@ func (n *Node) noteEnd(id store.ID, o Outcome, detail []byte, hasDetail bool) {
 		c.order = append(c.order, id)
 	}
 	c.news[id] = JobEnd{ID: id, Outcome: o, HasDetail: hasDetail, Detail: slices.Clone(detail)}
+}
+
+// noteGone notes that this node doesn't know a job any more, if nothing else was noted: another node may have it, or know of its end.
+func (n *Node) noteGone(id *store.ID) {
+	if n.jobWaits.jobs.Len()+n.jobWaits.far.Len() == 0 || n.passive || n.loading {
+		return
+	}
+	if _, noted := n.jobWaits.news[*id]; !noted {
+		n.noteEnd(*id, OutcomeUnknown, nil, false)
+	}
 }
 
 // noteEnded is noteEnd for a job that is acknowledged or cancelled, without a result.
@@ -443,12 +522,12 @@ func (n *Node) tellEnds() {
 	}
 }
 
-// endNoted is the end of a job that was noted. A result that is kept is the job's memory.
+// endNoted is the end of a job that was noted. The detail of an outcome that is kept, and of a dead letter, is the job's memory.
 func (n *Node) endNoted(id store.ID) JobEnd {
 	end := n.jobWaits.news[id]
-	if j := n.store.Lookup(&id); j != nil {
-		if e, kept := EndingOf(j); kept && e.Outcome == end.Outcome {
-			return n.endOf(&id)
+	if j := n.store.Lookup(&id); j != nil && (j.Kept() || end.Outcome == OutcomeDead) {
+		if now := n.endOf(&id); now.Outcome == end.Outcome {
+			return now
 		}
 	}
 	return end
@@ -581,16 +660,17 @@ func (n *Node) onEnded(p *Peer, m *wire.Message) error {
 	return nil
 }
 
-// takeTold takes what a node tells unasked. If it has found by itself that a job expired, all others are asked whether they know better.
+// takeTold takes what a node tells unasked. If it has found by itself that a job expired, or doesn't know the job any more, all others are asked
+// whether they know better.
 func (n *Node) takeTold(id store.ID, k *watchedJob, end JobEnd) {
-	if n.takeEnd(k, end); end.Outcome == OutcomeExpired {
+	if n.takeEnd(k, end); end.Outcome == OutcomeExpired || end.Outcome == OutcomeUnknown {
 		n.jobWaits.doubt = append(n.jobWaits.doubt, id)
 		return
 	}
 	n.decideEnd(id)
 }
 
-// askDoubted asks all others of jobs that have expired for one node, in a round of their own.
+// askDoubted asks all others of jobs that have expired for one node, or aren't there any more, in a round of their own.
 func (n *Node) askDoubted() {
 	ids := n.jobWaits.doubt
 	if len(ids) == 0 {
@@ -604,16 +684,26 @@ func (n *Node) askDoubted() {
 	}
 }
 
-// endsOf is the answer of a WAITJOB.
+// endsOf is the answer of a WAITJOB. The details are the jobs' memory, or that of waits.
 func (n *Node) endsOf(w *jobWait) []JobEnd {
 	ends := make([]JobEnd, len(w.jobs))
 	for i := range w.jobs {
-		ends[i] = w.jobs[w.place[w.jobs[i].ID]].JobEnd
-		if ends[i].Outcome != OutcomeDead {
+		job := &w.jobs[w.place[w.jobs[i].ID]]
+		ends[i] = job.JobEnd
+		if ends[i].Outcome == OutcomeDead {
+			if end := n.endOf(&ends[i].ID); end.Outcome == OutcomeWaiting { // it was revived meanwhile
+				ends[i] = end
+			}
+		}
+		if !ends[i].HasDetail {
 			continue
 		}
-		if end := n.endOf(&ends[i].ID); end.Outcome == OutcomeWaiting { // it was revived meanwhile
-			ends[i] = end
+		if job.held != nil {
+			ends[i].Detail = job.held.data
+		} else if end := n.endOf(&ends[i].ID); end.HasDetail && end.Outcome == ends[i].Outcome {
+			ends[i].Detail = end.Detail
+		} else {
+			ends[i].HasDetail = false
 		}
 	}
 	return fitting(ends)
@@ -650,6 +740,7 @@ func (n *Node) dropJobWait(number int64) {
 	for i := range w.jobs {
 		n.leaveWait(w, &w.jobs[i].ID)
 	}
+	n.letGo(w)
 }
 
 // watchMet begins a new round: a node has connected.
@@ -667,6 +758,9 @@ func (n *Node) tickJobWaits() {
 		answers -= n.answerJobWait(c.ends[0])
 	}
 	n.tickOwed()
+	if c.lost {
+		c.next, c.sweep, c.lost = n.now, n.now, false
+	}
 	if c.far.Len() > 0 {
 		n.tickFar()
 	}
@@ -721,7 +815,10 @@ func (n *Node) tickFar() {
 		c.sweep = n.now + watchAgainMS
 		c.far.Begin()
 	}
-	c.far.Pass(watchSlice, func(_ store.ID, far *[]farWatcher) bool {
+	c.far.Pass(watchSlice, func(id store.ID, far *[]farWatcher) bool {
+		if n.store.Lookup(&id) == nil && n.endOfUnknown(&id).Outcome == OutcomeUnknown {
+			n.noteGone(&id)
+		}
 		*far = slices.DeleteFunc(*far, func(f farWatcher) bool { return f.until <= n.now })
 		return len(*far) > 0
 	})

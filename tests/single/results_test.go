@@ -145,10 +145,14 @@ func TestKeptEnds(t *testing.T) {
 	outcome(none, "dropped")
 	assert.Equal(t, []string{"dropped bad", "expired"}, append(harness.Ends(t, c.Do("WAITJOB", none, 0)), harness.Ends(t, c.Do("WAITJOB", add(t, c, "q", "b", 0, "TTL", 1), 0))...))
 
-	// Not those of a flushed queue.
-	flushed := add(t, c, "flushed", "b", 0)
-	require.Equal(t, int64(1), c.Do("QFLUSH", "flushed").Int())
-	assert.True(t, c.Do("SHOW", flushed).Null)
+	// Not those of a flushed queue, also where one is dropped with another. But those of another queue.
+	flushed, deferred := add(t, c, "flushed", "b", 0), add(t, c, "flushed", "b", 0, "DEFERRED")
+	blocked, other := add(t, c, "flushed", "b", 0, "BLOCKEDBY", deferred), add(t, c, "other", "b", 0, "BLOCKEDBY", deferred)
+	require.Equal(t, int64(3), c.Do("QFLUSH", "flushed").Int())
+	for _, id := range []string{flushed, deferred, blocked} {
+		assert.True(t, c.Do("SHOW", id).Null)
+	}
+	outcome(other, "dropped")
 }
 
 // W2: after the end the outcome is known for the time of KEEP; without, as long as the node remembers the acknowledgement.
@@ -466,4 +470,49 @@ func TestLifeK5(t *testing.T) {
 	awaitWaits(t, s, 1)
 	require.Equal(t, int64(1), c.Do("CANCELJOB", id, "SOFT", "REASON", "enough").Int())
 	assert.Equal(t, []string{"cancelled enough"}, harness.Ends(t, waiter.Receive()))
+}
+
+// The wish to cancel a job reaches it in another database, too. A job that nobody works on is cancelled there.
+func TestCancelSoftlyAway(t *testing.T) {
+	t.Parallel()
+	inModes(t, func(t *testing.T, s *harness.Server, c *harness.Conn, mode string) {
+		runs, waits := add(t, c, "q", "b", 0, "RETRY", 1000), add(t, c, "q", "b", 0, "RETRY", 1000)
+		require.Equal(t, runs, c.Do("GETJOB", "WORKER", "ann", "FROM", "q").Elems[0].Elems[1].Str)
+		require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+		assert.Equal(t, int64(0), c.Do("CANCELJOB", runs, waits, "SOFT", "REASON", "why").Int())
+		require.Equal(t, "OK", c.Do("SWAPDB", 0, 1).Str)
+		comeBack(t, s, mode)
+		c = s.Dial()
+		assert.True(t, c.Do("WORKING", runs).Err("CANCELLED"))
+		assert.Equal(t, "why", c.Do("SHOW", runs).Field("cancel-reason").Str)
+		harness.Await(t, 20*time.Second, "the other to be gone", func() bool { return c.Do("SHOW", waits).Null })
+		require.Equal(t, int64(1), c.Do("NACK", runs).Int())
+		assert.True(t, c.Do("SHOW", runs).Null)
+	}, "aof kill", "reload")
+}
+
+// Large results that are there already are answered as they are, also in MULTI and after a wait.
+func TestWaitForLargeResults(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c, waiter := s.Dial(), s.Dial()
+	wait, result := []any{"WAITJOB"}, strings.Repeat("r", 524_288)
+	for range 8 {
+		id := add(t, c, "q", "b", 0)
+		require.Equal(t, int64(1), c.Do("ACKJOB", id, "RESULT", result).Int())
+		wait = append(wait, id)
+	}
+	last := add(t, c, "q", "b", 0)
+	wait = append(wait, last, 0)
+	waiter.Send(wait...)
+	awaitWaits(t, s, 1)
+	require.Equal(t, int64(1), c.Do("ACKJOB", last, "RESULT", result).Int())
+	c.Do("MULTI")
+	c.Do(wait...)
+	for _, v := range []harness.Value{waiter.Receive(), c.Do("EXEC").Elems[0], c.Do(wait...)} {
+		require.Len(t, v.Elems, 9)
+		for _, end := range v.Elems {
+			require.True(t, end.Elems[1].Str == "done" && end.Elems[2].Str == result)
+		}
+	}
 }

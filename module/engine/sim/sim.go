@@ -706,7 +706,7 @@ func (s *Sim) delay() int64 {
 // dispatch gives a message to the bus, which may refuse one with a job because too much waits.
 func (n *node) dispatch(id wire.NodeID, b []byte) {
 	s, kind := n.s, wire.Kind(b[0])
-	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob || kind == wire.ReplJobs
+	job := kind == wire.Offer || kind == wire.YourJob || kind == wire.ReplJob || kind == wire.ReplJobs || kind == wire.SetEnd
 	if !job || s.Faults.Refuse == 0 || s.healed || !s.chance(s.Faults.Refuse) {
 		n.transmit(id, b)
 		return

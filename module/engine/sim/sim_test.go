@@ -191,7 +191,7 @@ var histories = map[string]Config{
 		Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 20, PauseQueue: 20, Skew: 2000, Steps: 10, StepMS: 20_000,
 	}},
 	"results": {PerTenSeconds: 300, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.7, Once: 0.1, Replicate: 2, Results: 0.7, Faults: Faults{
-		MinDelay: 1, MaxDelay: 50, Partitions: 60, CutSecs: 40, Crashes: 20, Stops: 20, Rewrites: 60, Resets: 60, PauseQueue: 30,
+		MinDelay: 1, MaxDelay: 50, Partitions: 60, CutSecs: 40, Crashes: 20, Stops: 20, Rewrites: 60, Resets: 60, PauseQueue: 30, Refuse: 0.02,
 	}},
 	"results in trouble": {PerTenSeconds: 500, Nodes: 5, Former: 1, Jobs: 200, Seconds: 240, AckShare: 0.6, Once: 0.1, Wiped: 1, Replicate: 3, Results: 0.5, Failing: 0.5, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10,
