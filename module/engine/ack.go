@@ -359,6 +359,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			n.noteStopped(j)
 		}
 		j = n.heardEnd(j, m)
+		n.tellsEndElsewhere(j, p, len(m.Holders) > 0)
 		if !cancelled(j) {
 			n.Stats.Acked++
 			j = n.tellsDependents(j)

@@ -320,6 +320,9 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 // onDelJob forgets a job: all nodes know that it is done, or a client or the node that added it deletes it.
 func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
+	if !acked && byClient {
+		n.tellsEndElsewhere(j, p, j.HeldBy(uint64(p.Node)))
+	}
 	switch {
 	case acked && byClient:
 		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others

@@ -400,6 +400,7 @@ func (n *node) boot() {
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady, Policies: s.policies(),
 	})
 	n.e.SetRepairAfter(s.RepairAfter)
+	n.e.SetEvents(engine.AllEvents, 0)
 	if most := s.maxLease(); most > 0 {
 		n.e.Locks().SetMaxLease(most)
 	}
@@ -509,11 +510,8 @@ func (n *node) carryOut() {
 					n.s.deadLetter(k)
 				}
 			}
-		case engine.Dropped:
-			n.s.trace("node %d: drops %s", n.i, e.ID)
-			if j := n.s.jobs[e.ID]; j != nil {
-				n.s.givenUp(j)
-			}
+		case engine.Happened:
+			n.s.happened(n, e.Happening)
 		case engine.Serve:
 			n.s.delivered(n, e.Waiter, e.Job)
 		case engine.Release:
