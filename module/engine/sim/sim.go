@@ -132,6 +132,7 @@ type Report struct {
 	Granted                                      int     // locks
 	Flushed                                      int     // jobs, by QFLUSH
 	Ended, Kept                                  int     // ends that WAITJOB told, and outcomes that were kept at the end
+	Told                                         int     // ends of jobs, by events
 	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
 	Busiest                                      int     // messages of one job in ten seconds
@@ -151,6 +152,8 @@ type job struct {
 	done      bool // some node has accepted an acknowledgement
 	fast      bool // by FASTACK
 	worked    int  // WORKINGs
+	ends      int  // ACKJOBs and FASTACKs
+	told      int  // events of its end
 	delayed   bool
 	notBefore int64 // its delay is over then
 	moved     int64 // when it was last handed over
