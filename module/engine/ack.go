@@ -57,7 +57,9 @@ func (n *Node) setAck(p *Peer, j *store.Job) {
 		m.Kind, m.Span, m.Queue = wire.SetEnd, max(0, e.until-n.now), j.Body()
 		m.Job.Extras = store.AppendExtra(nil, store.TagEnd, j.Extra(store.TagEnd))
 	}
-	if !n.dummy(j) {
+	if n.dummy(j) {
+		m.Flags |= wire.ByClient
+	} else {
 		m.Holders = n.allHolders(j)
 	}
 	n.sendAck(p, &m)
@@ -331,8 +333,12 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 		n.collect(j)
 		return
 	case cancelled:
+		n.tellsCancelled(j, nil)
 		j = n.undone(j)
 	default:
+		if n.wants(EventDone) {
+			n.tellDone(j)
+		}
 		j = n.tellsDependents(j)
 	}
 	j = n.heldByAll(j)
@@ -359,7 +365,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			n.noteStopped(j)
 		}
 		j = n.heardEnd(j, m)
-		n.tellsEndElsewhere(j, p, len(m.Holders) > 0)
+		if m.Flags&wire.ByClient != 0 {
+			n.tellsEndElsewhere(j, p)
+		}
 		if !cancelled(j) {
 			n.Stats.Acked++
 			j = n.tellsDependents(j)

@@ -238,11 +238,10 @@ func (n *Node) tellDone(j *store.Job) {
 	}
 }
 
-// tellsEndElsewhere tells the end of a job that a client said at another node. That node told it itself, if it knew the job. Otherwise it has
-// told all nodes, and the first of the holders tells the event.
-func (n *Node) tellsEndElsewhere(j *store.Job, p *Peer, known bool) {
+// tellsEndElsewhere tells the end of a job that a client said at another node, which doesn't know the job: the first of the holders tells the event in its place.
+func (n *Node) tellsEndElsewhere(j *store.Job, p *Peer) {
 	switch {
-	case known || !n.foremost(j, p):
+	case !n.foremost(j, p):
 	case cancelled(j):
 		n.tellsCancelled(j, nil)
 	case n.wants(EventDone):

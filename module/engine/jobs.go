@@ -262,6 +262,7 @@ func (n *Node) FastAck(id *store.ID) bool {
 		n.tellDone(j)
 	}
 	j = n.tellsTakers(j)
+	m.Flags |= wire.EndTold
 	n.tell(j, &m)
 	n.forgetJob(j, nil)
 	return true
