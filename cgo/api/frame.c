@@ -182,6 +182,11 @@ static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) 
 
 struct streamed streamed;
 
+/* They aren't inlined: their stack frames would become that of frame_play, through which each command goes, and that costs a tenth of
+ * ADDJOB. */
+static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
+static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
+
 /* Adds an entry of n strings, names and values, to the stream in database 0 that key names, and makes the stream if there is none. If id is
  * 0-0, the server chooses an ID and id becomes that. With approx the stream has about most entries after that, else exactly as many; 0
  * leaves it as it is. Returns how many entries it has if some were trimmed, else 0; -1: nothing is added, since the key holds
@@ -199,9 +204,8 @@ static int64_t stream_add(RedisModuleCtx *ctx, RedisModuleString *key, RedisStre
 }
 
 /* Adds an entry to a stream, and replicates that by the module's own command, which nobody renames: command, subcommand, key, ID, length, fields. A
- * replica and the log's reader get the ID and the length that came of it here. It isn't inlined: its stack frame would become that of
- * frame_play, through which each command goes, and that costs a tenth of ADDJOB. */
-__attribute__((noinline)) static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
+ * replica and the log's reader get the ID and the length that came of it here. */
+static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
     enum { SUB, KEY, ID, LENGTH, FIELDS, MANY = 64 };
     const struct op *text = o + 1;
     RedisModuleString *args[MANY];
@@ -242,7 +246,7 @@ int api_stream_apply(struct frame *f, int key, int first, uint64_t ms, uint64_t 
     return done >= 0;
 }
 
-__attribute__((noinline)) static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
+static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
     const char *event = f->text + o->n;
     RedisModuleString *key = redis.CreateString(NULL, event + strlen(event) + 1, (size_t)o->v);
     redis.NotifyKeyspaceEvent(ctx, NOTIFY_MODULE, event, key);
