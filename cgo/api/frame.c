@@ -182,8 +182,7 @@ static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) 
 
 struct streamed streamed;
 
-/* They aren't inlined: their stack frames would become that of frame_play, through which each command goes, and that costs a tenth of
- * ADDJOB. */
+/* They aren't inlined: else frame_play, through which each command goes, would have their stack frames. */
 static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
 static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
 

@@ -462,7 +462,7 @@ func (m *module) carryOut(c *rm.Ctx) {
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
 		case engine.Happened:
-			m.happened(c, e.Happening)
+			m.happened(c, e.Client.(*engine.Happening))
 		case engine.LeftOut:
 			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Warn:

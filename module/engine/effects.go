@@ -92,7 +92,7 @@ type Effect struct {
 	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given
+	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; Happened: the *Happening; LockDone, Worked: what the call was given
 	Answer *MeshAnswer
 	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer
@@ -101,7 +101,6 @@ type Effect struct {
 	Outcome *lock.Result // LockDone
 
 	Entry, Lost *entries.Entry // LogEntry
-	Happening   *Happening     // Happened
 
 	from, to int // Send, LogLock, LogUnlock, LogDrop: where the message is in the outbox
 }

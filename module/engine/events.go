@@ -118,7 +118,7 @@ type eventMaker struct {
 // happens begins the event of a queue.
 func (n *Node) happens(e Event, queue []byte) eventMaker {
 	h := &Happening{Event: e, Queue: bytes.Clone(queue)}
-	n.effect(Happened).Happening = h
+	n.effect(Happened).Client = h
 	t := eventMaker{h: h, n: n}
 	if n.events.detail.Has(e) {
 		h.Fields = make([]string, 0, 16)
@@ -188,8 +188,8 @@ func (t eventMaker) deliveries(j *store.Job, more int64) eventMaker {
 // nameWorkers adds the workers of jobs that this call has delivered. They are known only after the delivery.
 func (n *Node) nameWorkers() {
 	for i := range n.effects {
-		h := n.effects[i].Happening
-		if n.effects[i].Kind != Happened || h.Event != EventDeliver {
+		h, ok := n.effects[i].Client.(*Happening)
+		if !ok || h.Event != EventDeliver {
 			continue
 		}
 		if j := n.store.Lookup(&h.job); j != nil {

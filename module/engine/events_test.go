@@ -27,8 +27,8 @@ type account struct {
 func (a *account) carryOut() {
 	effects := a.n.Effects()
 	for i := range effects {
-		h := effects[i].Happening
-		if effects[i].Kind != engine.Happened {
+		h, ok := effects[i].Client.(*engine.Happening)
+		if !ok {
 			continue
 		}
 		require.LessOrEqual(a, len(h.Fields), 58, "the stream takes no more")

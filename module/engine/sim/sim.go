@@ -514,7 +514,7 @@ func (n *node) carryOut() {
 				}
 			}
 		case engine.Happened:
-			n.s.happened(n, e.Happening)
+			n.s.happened(n, e.Client.(*engine.Happening))
 		case engine.Serve:
 			n.s.delivered(n, e.Waiter, e.Job)
 		case engine.Release:
