@@ -109,8 +109,8 @@ func (c *Ctx) Touch(key String) { c.f.Touch(key.p) }
 func (c *Ctx) Publish(channel, message []byte) { api.Publish(c.f.Context(), channel, message) }
 
 // Notify publishes a keyspace event of the module's own, to subscribers of such events
-// (notify-keyspace-events with d).
-func (c *Ctx) Notify(event string, key String) { c.f.Notify(event, key.p) }
+// (notify-keyspace-events with d). See [Server.KeyspaceEvents].
+func (c *Ctx) Notify(event string, key []byte) { c.f.Notify(event, key) }
 
 // FromPeer says whether the command comes from the AOF being loaded or from
 // this replica's master, rather than from a client.

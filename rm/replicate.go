@@ -1,6 +1,13 @@
 package rm
 
-import "jobmesh/cgo/api"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"jobmesh/cgo/api"
+)
 
 // Effect is the name of a command that is replicated.
 type Effect struct{ name api.CString }
@@ -72,6 +79,60 @@ func (c *Ctx) Replicate(e Effect, n int) Args {
 	f.Replicate(e.name, n)
 	return Args{f, c.copies || f != c.f}
 }
+
+// Stream is a stream in database 0 to which a module adds entries.
+type Stream struct {
+	Key  string
+	Most int64 // about so many entries are kept
+	// Command and Sub are the module's own command, and its subcommand, by which an entry is replicated, with five arguments and more: Sub, the
+	// key, the ID, the length to which the stream was trimmed (0: it wasn't), and the fields. It calls [Ctx.ApplyEntry].
+	Command, Sub string
+}
+
+// AddEntry adds an entry to a stream, in the order of the effects of this call, and replicates it. fields are names and values, at most 29 of each. If
+// this call may not replicate, the entry is kept with the effects. On a replica it is dropped. What became of entries tells
+// [Server.Entries].
+func (c *Ctx) AddEntry(s *Stream, fields []string) {
+	f := c.f
+	if !c.MayReplicate() {
+		f = c.s.keep()
+	}
+	f.Stream(s.Most, 3+len(fields))
+	a := Args{f: f}
+	a.Text(s.Command + "\x00")
+	a.Text(s.Sub + "\x00")
+	a.Text(s.Key)
+	for _, text := range fields {
+		a.Text(text)
+	}
+}
+
+// ApplyEntry adds the entry that this command replicates, whose arguments are as [Stream] says, with the command's name and Sub as the first two. It
+// fails if they are damaged, or the entry doesn't fit the stream.
+func (c *Ctx) ApplyEntry() error {
+	const key, id, length, fields = 2, 3, 4, 5
+	if n := c.NArgs() - fields; n < 2 || n%2 != 0 {
+		return errors.New("the entry has no fields, or a name without a value")
+	}
+	ms, seq, ok := strings.Cut(string(c.Arg(id)), "-")
+	a, err1 := strconv.ParseUint(ms, 10, 64)
+	b, err2 := strconv.ParseUint(seq, 10, 64)
+	left, err3 := strconv.ParseInt(string(c.Arg(length)), 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil || !ok || a|b == 0 || left < 0 {
+		return errors.New("the entry's ID or the stream's length is damaged")
+	}
+	if !c.f.ApplyToStream(key, fields, a, b, left) {
+		return fmt.Errorf("the key %.64q holds no stream, or one with a later entry", c.Arg(key))
+	}
+	return nil
+}
+
+// Entries says how many entries [Ctx.AddEntry] has written and lost since the start, and whether the last one was lost because its key holds
+// something else.
+func (s *Server) Entries() (written, lost uint64, refused bool) { return api.Streamed() }
+
+// KeyspaceEvents says whether somebody may get what [Ctx.Notify] publishes. It asks the server.
+func (s *Server) KeyspaceEvents() bool { return api.KeyspaceEvents() }
 
 // CopyEffects makes this call copy the arguments of effects from now on, because the memory
 // that they lie in may change before the call returns.

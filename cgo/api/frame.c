@@ -1,6 +1,7 @@
 #include "frame.h"
 #include "_cgo_export.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -179,6 +180,78 @@ static void replicate(struct frame *f, RedisModuleCtx *ctx, const struct op *o) 
     if (args != few) redis.Free(args);
 }
 
+struct streamed streamed;
+
+/* They aren't inlined: else frame_play, through which each command goes, would have their stack frames. */
+static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
+static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) __attribute__((noinline));
+
+/* Adds an entry of n strings, names and values, to the stream in database 0 that key names, and makes the stream if there is none. If id is
+ * 0-0, the server chooses an ID and id becomes that. With approx the stream has about most entries after that, else exactly as many; 0
+ * leaves it as it is. Returns how many entries it has if some were trimmed, else 0; -1: nothing is added, since the key holds
+ * something else, or the ID isn't the greatest. The caller has selected database 0. */
+static int64_t stream_add(RedisModuleCtx *ctx, RedisModuleString *key, RedisStreamID *id, RedisModuleString **fields, long n, int approx, int64_t most) {
+    RedisModuleKey *k = redis.OpenKey(ctx, key, KEY_READ | KEY_WRITE);
+    int64_t length = -1;
+    int type = redis.KeyType(k), chosen = id->ms | id->seq ? 0 : STREAM_ADD_AUTOID;
+    if ((type == KEYTYPE_EMPTY || type == KEYTYPE_STREAM) && redis.StreamAdd(k, chosen, id, fields, n / 2) == REDIS_OK) {
+        length = 0;
+        if (most > 0 && redis.StreamTrimByLength(k, approx ? STREAM_TRIM_APPROX : 0, most) > 0) length = (int64_t)redis.ValueLength(k);
+    }
+    redis.CloseKey(k); /* serves XREAD BLOCK, and tells WATCH */
+    return length;
+}
+
+/* Adds an entry to a stream, and replicates that by the module's own command, which nobody renames: command, subcommand, key, ID, length, fields. A
+ * replica and the log's reader get the ID and the length that came of it here. */
+static void stream_op(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
+    enum { SUB, KEY, ID, LENGTH, FIELDS, MANY = 64 };
+    const struct op *text = o + 1;
+    RedisModuleString *args[MANY];
+    long n = (long)o->n - 3; /* of the fields */
+    int db = redis.GetSelectedDb(ctx);
+    RedisStreamID id = { 0, 0 };
+    char buf[48];
+    if (FIELDS + n > MANY) return;
+    args[KEY] = redis.CreateString(NULL, text_of(f, text + 2), text[2].n);
+    for (long i = 0; i < n; i++) args[FIELDS + i] = redis.CreateString(NULL, text_of(f, text + 3 + i), text[3 + i].n);
+    if (db != 0) redis.SelectDb(ctx, 0);
+    int64_t length = stream_add(ctx, args[KEY], &id, args + FIELDS, n, 1, o->v);
+    streamed.refused = length < 0;
+    if (length < 0) {
+        streamed.lost++;
+    } else {
+        streamed.written++;
+        args[SUB] = redis.CreateString(NULL, text_of(f, text + 1), strlen(text_of(f, text + 1)));
+        args[ID] = redis.CreateString(NULL, buf, (size_t)snprintf(buf, sizeof buf, "%llu-%llu", (unsigned long long)id.ms, (unsigned long long)id.seq));
+        args[LENGTH] = redis.CreateString(NULL, buf, (size_t)snprintf(buf, sizeof buf, "%lld", (long long)length));
+        redis.Replicate(ctx, text_of(f, text), "v", args, (size_t)(FIELDS + n));
+        redis.FreeString(NULL, args[SUB]);
+        redis.FreeString(NULL, args[ID]);
+        redis.FreeString(NULL, args[LENGTH]);
+    }
+    if (db != 0) redis.SelectDb(ctx, db);
+    redis.FreeString(NULL, args[KEY]);
+    for (long i = 0; i < n; i++) redis.FreeString(NULL, args[FIELDS + i]);
+}
+
+/* Adds the entry of a call's arguments, from first on, as the log or the master has it. Returns 0 if it can't. */
+int api_stream_apply(struct frame *f, int key, int first, uint64_t ms, uint64_t seq, int64_t length) {
+    int db = redis.GetSelectedDb(f->ctx);
+    RedisStreamID id = { ms, seq };
+    if (db != 0) redis.SelectDb(f->ctx, 0);
+    int64_t done = stream_add(f->ctx, f->argv[key], &id, f->argv + first, f->argc - first, 0, length);
+    if (db != 0) redis.SelectDb(f->ctx, db);
+    return done >= 0;
+}
+
+static void notify(struct frame *f, RedisModuleCtx *ctx, const struct op *o) {
+    const char *event = f->text + o->n;
+    RedisModuleString *key = redis.CreateString(NULL, event + strlen(event) + 1, (size_t)o->v);
+    redis.NotifyKeyspaceEvent(ctx, NOTIFY_MODULE, event, key);
+    redis.FreeString(NULL, key);
+}
+
 /* A call that isn't a command's has no arguments. ReplicateVerbatim would then put an
  * empty command into the AOF, at which the server's next start fails. PING changes
  * nothing if there is an AOF or a replica after all. */
@@ -206,7 +279,8 @@ void frame_play(struct frame *f, RedisModuleCtx *ctx) {
         case OP_REPLICATE: replicate(f, ctx, o); o += o->n; break;
         case OP_VERBATIM: count_change(f, ctx); break;
         case OP_TOUCH: redis.SignalModifiedKey(ctx, (RedisModuleString *)(intptr_t)o->v); break;
-        case OP_NOTIFY: redis.NotifyKeyspaceEvent(ctx, NOTIFY_MODULE, f->text + o->n, (RedisModuleString *)(intptr_t)o->v); break;
+        case OP_NOTIFY: notify(f, ctx, o); break;
+        case OP_STREAM: stream_op(f, ctx, o); o += o->n; break;
         case OP_PUT: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, types[o->n], (void *)(intptr_t)o[1].v); o++; break;
         case OP_REMOVE: set_key(ctx, (RedisModuleString *)(intptr_t)o->v, NULL, NULL); break;
         case OP_FREE: take_back((void *)(intptr_t)o->v, o->n); break;

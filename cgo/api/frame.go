@@ -2,6 +2,7 @@ package api
 
 // #include "frame.h"
 // static void r_free_raw(void *p) { redis.Free(p); }
+// static int r_keyspace_events(void) { return redis.GetNotifyKeyspaceEvents(); }
 import "C"
 
 import "unsafe"
@@ -167,12 +168,36 @@ func (f *Frame) Play(other *Frame) { C.frame_play_home(other.c(), f.ctx) }
 // Touch tells WATCH and client-side caching that a key changed.
 func (f *Frame) Touch(key String) { f.op(C.OP_TOUCH, 0, int64(uintptr(key))) }
 
-// Notify publishes a keyspace event of the module's own ("d").
-func (f *Frame) Notify(event string, key String) {
-	buf, at := f.reserve(len(event) + 1)
+// Notify publishes a keyspace event of the module's own ("d") for the key of that name.
+func (f *Frame) Notify(event string, key []byte) {
+	buf, at := f.reserve(len(event) + 1 + len(key))
 	copy(buf, event)
 	buf[len(event)] = 0
-	f.op(C.OP_NOTIFY, int(at), int64(uintptr(key)))
+	copy(buf[len(event)+1:], key)
+	f.op(C.OP_NOTIFY, int(at), int64(len(key)))
+}
+
+// Stream adds an entry to a stream in database 0, of which about most entries are kept. Its n arguments must follow at once, by
+// [Frame.BulkText]: the command that replicates the entry and its subcommand, each with a NUL behind it; the stream's key; the names and
+// values of at most 29 fields.
+func (f *Frame) Stream(most int64, n int) { f.op(C.OP_STREAM, n, most) }
+
+// ApplyToStream adds an entry to the stream in database 0 that argument key names. Its ID is ms-seq, and its fields are the arguments from first on. Then the
+// stream is trimmed to length entries; 0: it isn't. It returns false if the key holds something else, or the ID isn't the greatest.
+func (f *Frame) ApplyToStream(key, first int, ms, seq uint64, length int64) bool {
+	return C.api_stream_apply(f.c(), C.int(key), C.int(first), C.uint64_t(ms), C.uint64_t(seq), C.int64_t(length)) != 0
+}
+
+// Streamed tells how many entries [Frame.Stream] has written and lost since the start, and whether the last one was lost because the key
+// holds something else.
+func Streamed() (written, lost uint64, refused bool) {
+	return uint64(C.streamed.written), uint64(C.streamed.lost), C.streamed.refused != 0
+}
+
+// KeyspaceEvents says whether somebody may get what [Frame.Notify] publishes: notify-keyspace-events has "d", and "K" or "E".
+func KeyspaceEvents() bool {
+	v := C.r_keyspace_events()
+	return v&C.NOTIFY_MODULE != 0 && v&(C.NOTIFY_KEYSPACE|C.NOTIFY_KEYEVENT) != 0
 }
 
 // Put sets a key's value, of the type in a slot, when the call returns.

@@ -28,13 +28,22 @@ enum opcode {
     OP_REPLICATE,  /* to AOF and replicas: command name at pointer v, n OP_BULK/OP_BULK_TEXT arguments follow */
     OP_VERBATIM,   /* replicate the command as it came; without a command, or without AOF and replica, only count the change */
     OP_TOUCH,      /* key name (a RedisModuleString) at pointer v was modified: WATCH, client-side caching */
-    OP_NOTIFY,     /* a keyspace event of the module's own for the key named v; the event's name is in the text buffer at n */
+    OP_NOTIFY,     /* a keyspace event of the module's own: its name is in the text buffer at n; the key's name follows it and has v bytes */
+    OP_STREAM,     /* an entry for a stream in database 0 of about v entries; n OP_BULK/OP_BULK_TEXT follow: the command that replicates
+                    * it and its subcommand, both NUL-terminated, the stream's key, and the entry's fields. See stream_op */
     OP_PUT,        /* the key named v gets a value of the type in slot n: the next operation's v */
     OP_REMOVE,     /* the key named v goes */
     OP_FREE        /* free the n bytes at pointer v; earlier operations may point into them */
 };
 
 struct op { uint32_t code, n; int64_t v; };
+
+/* What became of the entries of OP_STREAM. Go reads it. */
+struct streamed {
+    uint64_t written, lost;
+    int refused; /* the last entry was lost, since its key holds something else */
+};
+extern struct streamed streamed;
 
 struct frame {
     RedisModuleCtx *ctx;
@@ -118,6 +127,7 @@ RedisModuleBlockedClient *api_block(RedisModuleCtx *ctx, int64_t timeout);
 void api_unblock(RedisModuleBlockedClient *bc, struct frame *answer);
 int api_rewrite_aux(RedisModuleCtx *ctx, RedisModuleType *type);
 void api_give_up(RedisModuleIO *io, void *value);
+int api_stream_apply(struct frame *f, int key, int first, uint64_t ms, uint64_t seq, int64_t length);
 int api_block_on_keys(struct frame *f, int first, int n, int64_t timeout);
 uint64_t api_timer(RedisModuleCtx *ctx, int64_t after, uintptr_t id);
 int api_config(RedisModuleCtx *ctx, int slot, int kind, const char *name, const char *text, long long num, long long min, long long max, unsigned flags);

@@ -30,7 +30,7 @@ typedef struct RedisModuleCommandFilter RedisModuleCommandFilter;
 
 /* Opening keys, and what a key holds. */
 enum { KEY_READ = 1, KEY_WRITE = 2, KEY_NOTOUCH = 1 << 16, KEY_NOSTATS = 1 << 18 };
-enum { KEYTYPE_EMPTY = 0, KEYTYPE_MODULE = 6 };
+enum { KEYTYPE_EMPTY = 0, KEYTYPE_MODULE = 6, KEYTYPE_STREAM = 7 };
 
 /* Bits of GetContextFlags. */
 enum {
@@ -40,7 +40,11 @@ enum {
 };
 
 /* Keyspace notification classes. */
-enum { NOTIFY_GENERIC = 1 << 2, NOTIFY_LOADED = 1 << 12, NOTIFY_MODULE = 1 << 13 };
+enum { NOTIFY_GENERIC = 1 << 2, NOTIFY_LOADED = 1 << 12, NOTIFY_MODULE = 1 << 13, NOTIFY_KEYSPACE = 1 << 0, NOTIFY_KEYEVENT = 1 << 1 };
+
+/* Of StreamAdd: the server chooses the ID. Of StreamTrimByLength: only whole nodes of the stream go. */
+enum { STREAM_ADD_AUTOID = 1, STREAM_TRIM_APPROX = 1 };
+typedef struct { uint64_t ms, seq; } RedisStreamID;
 
 /* SetModuleOptions. */
 enum { OPTION_HANDLE_IO_ERRORS = 1 };
@@ -203,6 +207,10 @@ enum { CONFIG_IMMUTABLE = 1, CONFIG_SENSITIVE = 2, CONFIG_HIDDEN = 16 };
     X(int, SubscribeToServerEvent, (RedisModuleCtx *, RedisModuleEvent, RedisEventFunc)) \
     X(int, SubscribeToKeyspaceEvents, (RedisModuleCtx *, int, RedisNotifyFunc)) \
     X(int, NotifyKeyspaceEvent, (RedisModuleCtx *, int, const char *, RedisModuleString *)) \
+    X(int, GetNotifyKeyspaceEvents, (void)) \
+    X(int, StreamAdd, (RedisModuleKey *, int, RedisStreamID *, RedisModuleString **, long)) \
+    X(long long, StreamTrimByLength, (RedisModuleKey *, int, long long)) \
+    X(size_t, ValueLength, (RedisModuleKey *)) \
     X(int, RegisterInfoFunc, (RedisModuleCtx *, RedisInfoFunc)) \
     X(int, InfoAddSection, (RedisModuleInfoCtx *, const char *)) \
     X(int, InfoAddFieldCString, (RedisModuleInfoCtx *, const char *, const char *)) \

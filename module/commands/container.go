@@ -98,6 +98,8 @@ const errPaused engine.Refusal = "TRYAGAIN writes are paused (CLIENT PAUSE or FA
 
 const errInternalFlushed engine.Refusal = "ERR FLUSHED is a special command only processed from AOF"
 
+const errInternalEvent engine.Refusal = "ERR EVENT is a special command only processed from AOF"
+
 const errInternalEpoch engine.Refusal = "ERR EPOCH is a special command only processed from AOF"
 
 const errCluster = "ERR Wrong CLUSTER subcommand or number of arguments, see JOBMESH HELP"

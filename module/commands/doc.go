@@ -47,7 +47,8 @@
 // (a job as it lies in memory), SETJOB record-head (its changed state; with an empty record: the job with this ID doesn't wait for another any more), DELJOB
 // id, MAKEQUEUE queue (its key was made, without a job that is logged), DELQUEUE queue …,
 // JOBMESH FLUSHED (all queues are empty from here on, their DELQUEUE follow); SETLOCK record
-// and DELLOCK name token for locks, and QCONFIG RESTORE for settings.
+// and DELLOCK name token for locks, and QCONFIG RESTORE for settings. JOBMESH EVENT key ID length field value … is an entry of the stream of events
+// (events.go).
 // JOBMESH EPOCH process names the process that writes the log from there on.
 // Deliveries of at-least-once jobs are not logged, as in Disque: after a crash such
 // a job is queued, and comes again. Every step of an at-most-once job is logged.

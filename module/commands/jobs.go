@@ -636,7 +636,7 @@ func (m *module) pause(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
-	c.Simple(pauseNames[mask])
+	c.Simple(engine.PauseNames[mask])
 	m.carryOut(c)
 }
 

@@ -166,7 +166,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.NullArray()
 		return
 	}
-	c.Map(20)
+	c.Map(21)
 	c.Text("name")
 	c.Bulk(name)
 	putCounts(c, count{"len", q.Len}, count{"age", q.Age}, count{"idle", q.Idle}, count{"blocked", q.Waiters})
@@ -178,16 +178,15 @@ func (m *module) queueStat(c *rm.Ctx) {
 	}
 	putCounts(c, count{"import-rate", uint64(rate)}, count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut})
 	c.Text("pause")
-	c.Text(pauseNames[q.Pause])
+	c.Text(engine.PauseNames[q.Pause])
 	putCounts(c, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.DeferredCopies}, count{"jobs-blocked", q.BlockedCopies}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
 	c.Text("pause-left")
 	c.Int(m.node.PauseLeft(name, m.node.Queue(name)))
 	c.Text("limited")
-	c.Text(limitNames[m.node.LimitOf(name)])
+	c.Text(m.node.LimitOf(name).String())
+	putCounts(c, count{"kept", q.Kept})
 }
-
-var limitNames = [...]string{engine.NotLimited: "no", engine.LimitedRate: "rate", engine.LimitedSlots: "slots", engine.LimitedQuorum: "quorum"}
 
 // count is a field of an answer.
 type count struct {
@@ -204,14 +203,14 @@ func putCounts(c *rm.Ctx, counts ...count) {
 
 func putMeshStat(c *rm.Ctx, a *engine.MeshAnswer) {
 	q := &a.Queues[0]
-	c.Map(18)
+	c.Map(19)
 	c.Text("name")
 	c.Text(string(q.Name))
 	putCounts(c, count{"len", q.Len}, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.Deferred}, count{"jobs-blocked", q.Blocked}, count{"blocked", q.Waiters},
-		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest}, count{"dead", q.Dead})
+		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest}, count{"dead", q.Dead}, count{"kept", q.Kept})
 	c.Text("pause")
-	c.Text(pauseNames[q.Pause])
+	c.Text(engine.PauseNames[q.Pause])
 	c.Text("nodes")
 	c.Array(len(q.Nodes))
 	for i := range q.Nodes {
@@ -220,7 +219,7 @@ func putMeshStat(c *rm.Ctx, a *engine.MeshAnswer) {
 		c.Text(n.Node.String())
 		c.Int(int64(n.Len))
 		c.Int(int64(n.InProgress))
-		c.Text(pauseNames[n.Pause])
+		c.Text(engine.PauseNames[n.Pause])
 	}
 	putUnanswered(c, a)
 }

@@ -521,8 +521,6 @@ func upper(s string) string {
 	return string(b)
 }
 
-var pauseNames = [...]string{"none", "in", "out", "all"}
-
 // pausing is a parsed PAUSE.
 type pausing struct {
 	mask  uint8

@@ -456,6 +456,7 @@ func (m *module) relogSettings(c *rm.Ctx) {
 // entryChanged carries out and logs an entry that all nodes are to know alike.
 func (m *module) entryChanged(c *rm.Ctx, e *engine.Effect, listened bool) {
 	if lost := e.Lost; lost != nil {
+		m.conflicts++
 		m.server.Log(rm.Notice, "two nodes changed the same without knowing of each other, and the later change counts: the %s, as node %016x had it, doesn't", entryText(lost), uint64(lost.Stamp.Node))
 	}
 	if e.Entry == nil {

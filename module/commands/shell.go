@@ -48,8 +48,10 @@ type module struct {
 	saved         record.Epoch // of the queue that was loaded last, or of the locks
 	restart                    // what is known of the data before this process
 
+	events      eventStream
 	settings    queueSettings
-	ownSettings bool // jobmesh.shared-settings no: the settings of queues are this node's own
+	conflicts   int64 // changes of settings and the like that didn't know of each other
+	ownSettings bool  // jobmesh.shared-settings no: the settings of queues are this node's own
 	uniqueOff   bool
 	mesh        mesh
 	promoted    bool // the server is no longer a replica, but the node doesn't act on it yet
@@ -93,7 +95,7 @@ const queueEncoding = 3
 
 // New returns the module, ready to be registered.
 func New() *rm.Module {
-	m := &module{unique: newUniqueQueues()}
+	m := &module{unique: newUniqueQueues(), events: eventStream{stream: rm.Stream{Command: "JOBMESH", Sub: "EVENT"}}}
 	own := slices.Concat(m.commands(), m.lockCommands())
 	m.carryOutAfter(own)
 	m.queue = &rm.DataType{
@@ -142,6 +144,15 @@ func New() *rm.Module {
 			rm.BoolConfig("shared-settings", true,
 				func() bool { return !m.ownSettings },
 				func(v bool) error { m.setOwnSettings(!v); return nil }),
+			rm.TextConfig("events", "", false,
+				func() string { return m.events.names },
+				m.setEvents),
+			rm.TextConfig("events-key", eventsKey, false,
+				func() string { return m.events.stream.Key },
+				m.setEventsKey),
+			rm.IntConfig("events-maxlen", eventsMaxLen, 1, 1<<31, false,
+				func() int64 { return m.events.stream.Most },
+				func(v int64) error { m.events.stream.Most = v; return nil }),
 			rm.BoolConfig("disque-compat", false,
 				func() bool { return m.compat },
 				m.setCompat),
@@ -153,7 +164,7 @@ func New() *rm.Module {
 			Following: m.following,
 			Turn:      m.turn,
 			Swap:      func(c *rm.Ctx, a, b int) { m.begin(c); m.epoch.Changes++; m.node.Swapped(a, b); m.carryOut(c) },
-			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.watchSync() },
+			Config:    func(*rm.Ctx) { m.idle = memoryEvery; m.readPolicy(); m.readLogLevel(); m.readEvents(); m.watchSync() },
 			Fork:      m.forked,
 			ForkEnded: func(*rm.Ctx) { m.watchLog(rewrite{}) },
 			Shutdown:  m.ended,
@@ -245,6 +256,7 @@ func (m *module) start(s *rm.Server) error {
 	m.readState()
 	m.readPolicy()
 	m.readLogLevel()
+	m.readEvents()
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
@@ -449,8 +461,8 @@ func (m *module) carryOut(c *rm.Ctx) {
 			m.cleared(e)
 		case engine.Touched:
 			c.Touch(rm.StringAt(e.Queue.Key))
-		case engine.Dropped:
-			c.Notify("drop", rm.StringAt(e.Queue.Key))
+		case engine.Happened:
+			m.happened(c, e.Client.(*engine.Happening))
 		case engine.LeftOut:
 			m.server.Log(rm.Verbose, "%v", e.Err)
 		case engine.Warn:
@@ -586,6 +598,7 @@ func (m *module) tick(c *rm.Ctx) {
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
 		m.readUsers()
+		m.readEvents()
 		m.watchSync() // some servers don't report a CONFIG SET: then it is noticed here
 	}
 	next := m.node.Tick()
@@ -593,6 +606,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.tellDoubtedOffers()
 	m.tellDeleted()
 	m.tellFlushed()
+	m.tellEvents()
 	m.carryOut(c)
 	m.answerDone()
 	m.schedule(min(next, m.timerAt)) // carryOut may have found something that is due before
@@ -664,6 +678,9 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("jobs_acked", st.Acked)
 	w.Int("jobs_deleted", st.Deleted)
 	w.Int("jobs_expired", st.Expired)
+	w.Int("jobs_lapsed", st.Lapsed)
+	w.Int("jobs_put_off", st.FailedPutOff)
+	w.Int("jobs_flushed", st.Flushed)
 	w.Int("jobs_requeued", st.Requeued)
 	w.Int("jobs_nacked", st.Nacked)
 	w.Int("jobs_evicted", st.Evicted)
@@ -676,6 +693,8 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("rate_waited", st.RateWaited)
 	w.Int("slots_waited", st.SlotsWaited)
 	w.Int("queues_limited", int64(m.node.LimitedQueues()))
+	w.Int("settings_entries", int64(m.node.Entries().Len()))
+	w.Int("entries_conflicts", m.conflicts)
 	w.Int("cron_entries", int64(m.node.Crons()))
 	w.Int("cron_made", st.CronMade)
 	w.Int("cron_missed", st.CronMissed)
@@ -692,6 +711,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("results_kept", int64(results))
 	w.Int("results_bytes", int64(bytes))
 	w.Int("wait_clients", int64(m.node.WaitingForJobs()))
+	m.eventInfo(w)
 	w.Int("adds_refused", st.Refused)
 	w.Int("answers_unheard", st.Abandoned)
 	m.lockInfo(w)

@@ -224,6 +224,8 @@ func (m *module) commands() []rm.Command {
 				Summary: "Internal: the process that writes the log from here on.", Complexity: "O(1)", Since: since, Arity: -3, Args: []rm.Arg{{Name: "process", Kind: rm.ArgString}, {Name: "doubt", Kind: rm.ArgString, Optional: true, Multiple: true}}}},
 			{Name: "flushed", Run: m.flushedEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: all queues are flushed.", Complexity: "O(1)", Since: since, Arity: 2}},
+			{Name: "event", Run: m.eventEffect, Flags: "write", Categories: "admin", Info: rm.Info{
+				Summary: "Internal: an entry of the stream of events.", Complexity: "O(N) with N fields", Since: since, Arity: -7, Args: []rm.Arg{{Name: "key", Kind: rm.ArgString}, {Name: "id", Kind: rm.ArgString}, {Name: "length", Kind: rm.ArgInteger}, {Name: "field", Kind: rm.ArgString, Multiple: true}}}},
 			{Name: "final", Run: m.finalEffect, Flags: "write", Categories: "admin", Info: rm.Info{
 				Summary: "Internal: the log ended with JOBMESH SHUTDOWN.", Complexity: "O(1)", Since: since, Arity: 2}},
 			containerHelp(),

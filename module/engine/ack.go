@@ -63,7 +63,9 @@ func (n *Node) setAck(p *Peer, j *store.Job) {
 			m.Job.Extras = store.AppendExtra(m.Job.Extras, store.TagCancel, wish)
 		}
 	}
-	if !n.dummy(j) {
+	if n.dummy(j) {
+		m.Flags |= wire.ByClient
+	} else {
 		m.Holders = n.allHolders(j)
 	}
 	n.sendAck(p, &m)
@@ -372,8 +374,12 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 		n.collect(j)
 		return
 	case cancelled:
+		n.tellsCancelled(j, nil)
 		j = n.undone(j)
 	default:
+		if n.wants(EventDone) {
+			n.tellDone(j)
+		}
 		j = n.tellsDependents(j)
 	}
 	j = n.heldByAll(j)
@@ -403,6 +409,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			n.noteStopped(j)
 		}
 		j = n.heardEnd(j, m)
+		if m.Flags&wire.ByClient != 0 {
+			n.tellsEndElsewhere(j, p)
+		}
 		if !cancelled(j) {
 			n.Stats.Acked++
 			j = n.tellsDependents(j)

@@ -174,6 +174,7 @@ func (n *Node) stop(j *store.Job) {
 		reason = append(reason, w.Reason...)
 	}
 	n.Stats.Cancelled++
+	n.tellsCancelled(j, reason)
 	n.cancel(j, OutcomeCancelled, reason)
 }
 

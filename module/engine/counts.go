@@ -38,15 +38,16 @@ type Counts struct {
 	DeferredCopies, BlockedCopies      uint64 // at this node, whoever counts them; of a mesh: the most at one node
 	Oldest                             uint64 // s, since the first of the jobs that can be fetched was added
 	Dead                               uint64 // jobs that wait in the queue's dead-letter queue
+	Kept                               uint64 // jobs whose outcome is kept, at this node; of a mesh: the most at one node
 }
 
-const countFields = 17
+const countFields = 18
 
 // fields are the counts in the order that Counts, the message, has them.
 func (c *Counts) fields() [countFields]*uint64 {
 	return [...]*uint64{
 		&c.Len, &c.InProgress, &c.Overdue, &c.HeldBack, &c.Delayed, &c.Deferred, &c.Blocked,
-		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest, &c.Dead,
+		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest, &c.Dead, &c.Kept,
 	}
 }
 
@@ -76,6 +77,7 @@ func (c *MeshCounts) add(more *Counts) {
 		c.Idle = min(was.Idle, more.Idle)
 	}
 	c.DeferredCopies, c.BlockedCopies = max(was.DeferredCopies, more.DeferredCopies), max(was.BlockedCopies, more.BlockedCopies)
+	c.Kept = max(was.Kept, more.Kept)
 	c.Known = true
 }
 
@@ -107,7 +109,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 			Len: q.Waiting(), InProgress: q.Working.Len, Overdue: uint64(q.Overdue), HeldBack: q.HeldBack,
 			Delayed: q.Counted(store.Delayed), Deferred: q.CountedHere(store.Deferred), Blocked: q.CountedHere(store.Blocked),
 			JobsIn: q.JobsIn, JobsOut: q.JobsOut, Pause: uint64(q.Pause & (PauseIn | PauseOut)),
-			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked),
+			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked), Kept: q.Counted(store.Kept),
 		}
 		if j := q.Oldest(); j != nil {
 			c.Oldest = uint64(max(0, n.now-int64(j.CTime/1_000_000)) / 1000)

@@ -118,6 +118,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	}
 	if p := n.policyOf(j); p.buriesNone() {
 		n.Stats.Dropped++
+		n.tellsDropped(j, why.String())
 		n.cancel(j, OutcomeDropped, reasonOf(j))
 		return
 	}
@@ -131,6 +132,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 		n.stayDying(j, why, err)
 		return
 	}
+	n.tellsDead(j, why)
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
@@ -146,7 +148,7 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	switch {
 	case !p.ExpiredDies || p.buriesNone():
 		return false
-	case j.State == store.StateQueued || j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce == 0 || j.Holders() == 0:
+	case n.isNextToQueue(j):
 		n.giveUp(j, WhyExpired, false)
 		return true
 	}
@@ -159,6 +161,11 @@ func (n *Node) expiresDead(j *store.Job) bool {
 		n.demote(j, 0)
 	}
 	return err == nil
+}
+
+// isNextToQueue says whether it is this node that has a job, or would queue it next, and not another holder.
+func (n *Node) isNextToQueue(j *store.Job) bool {
+	return j.State == store.StateQueued || j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce == 0 && (!held(j) || n.CountsHere(j)) || j.Holders() == 0
 }
 
 // bury moves a held job to its dead-letter queue, and notes why. It fails if there can't be such a queue. The job may move in memory.
@@ -216,6 +223,7 @@ func (n *Node) tickDead() {
 			}
 			from := len(n.effects)
 			n.Stats.Dropped++
+			n.tellsDropped(q.Head, "too-many")
 			n.cancel(q.Head, OutcomeDropped, reasonOf(q.Head))
 			budget -= 1 + n.cost(from)
 			q = n.Queue([]byte(name))

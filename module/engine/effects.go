@@ -58,8 +58,8 @@ const (
 	Connect
 	// Disconnect: Peer is no longer one of the mesh.
 	Disconnect
-	// Dropped: the job of Queue named by ID was deleted because its key was busy.
-	Dropped
+	// Happened: an event is to be told, see [Happening].
+	Happened
 	// NodesChanged: the nodes' file is to be written.
 	NodesChanged
 	// AnswerMesh: Client's command with MESH is answered by Answer.
@@ -92,9 +92,9 @@ type Effect struct {
 	Kind   EffectKind
 	ID     store.ID
 	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
-	Queue  *store.Queue // Touched, Dropped, LogQueue
+	Queue  *store.Queue // Touched, LogQueue
 	Waiter *Waiter
-	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; LockDone, Worked: what the call was given; Publish: a *Publication
+	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; Happened: the *Happening; LockDone, Worked: what the call was given; Publish: a *Publication
 	Answer *MeshAnswer
 	Nodes  int // Released: how many nodes know of the release; Cleared: how many locks were held
 	Peer   *Peer
@@ -113,6 +113,9 @@ type Effect struct {
 func (n *Node) Effects() []Effect {
 	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.jobWaits.anyToTell() || n.locks.LinesWait() || n.store.AnyToPromote() {
 		n.conclude()
+	}
+	if n.wants(EventDeliver) {
+		n.nameWorkers()
 	}
 	e := n.effects
 	for i := range e {

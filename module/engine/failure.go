@@ -213,6 +213,8 @@ func (n *Node) restsFor(j *store.Job, span int64) int64 {
 // rest gives a job back that failed, and queues it in span ms. Its run's lock is free meanwhile; a waiting lock stays, or is taken again.
 func (n *Node) rest(j *store.Job, span int64) {
 	n.countNack(j)
+	n.Stats.FailedPutOff++
+	n.tellsPutOff(j, span)
 	n.leaveTo(j)
 	n.clearWorker(j)
 	n.endLease(j)
@@ -231,6 +233,7 @@ func (n *Node) restAgain(j *store.Job, span int64) {
 
 // countNack counts a NACK of a job, and ends what its delivery had begun.
 func (n *Node) countNack(j *store.Job) {
+	n.tellsNack(j)
 	n.freeSlot(j)
 	n.endRunElsewhere(j, true)
 	n.endOutlast(j)

@@ -321,6 +321,7 @@ func (n *Node) flushWalked() {
 // endFlush answers those who wait for a flush that is done.
 func (n *Node) endFlush(kind flushKind, fl *flushing) {
 	delete(n.flushes.open, kind)
+	n.tellsFlush(fl)
 	for _, a := range fl.askers {
 		if p := n.mesh.ByName(a.node); p != nil {
 			n.send(p, &wire.Message{Kind: wire.Flushed, Span: a.span, Round: fl.jobs - a.before})

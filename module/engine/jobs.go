@@ -54,6 +54,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
 		j.Deliveries = saturated(j.Deliveries, 1)
 		n.Stats.Requeued++
+		n.tellsRequeued(j, "")
 	}
 	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
 	if again || nack || j.Flags&store.FlagDelivered != 0 {
@@ -82,6 +83,9 @@ func saturated(v uint16, more int) uint16 { return uint16(min(int(v)+more, math.
 // (in seconds, 0: none), starts now. It returns where the job is then.
 func (n *Node) deliver(j *store.Job, lease int64) *store.Job {
 	q := j.Queue
+	if n.wants(EventDeliver) {
+		n.tellDelivery(j)
+	}
 	n.spend(q)
 	j = n.useSlot(q, j)
 	if lease > 0 {
@@ -210,6 +214,7 @@ func (n *Node) Undeliver(d Delivery) {
 	}
 	n.Stats.Abandoned++
 	n.Stats.Delivered--
+	n.tellsRequeued(j, "unheard")
 	n.endOutlast(j)
 	n.freeSlot(j)
 	clearDelivered(j)
@@ -253,7 +258,11 @@ func (n *Node) FastAck(id *store.ID) bool {
 		return false
 	}
 	n.Stats.Acked++
+	if n.wants(EventDone) {
+		n.tellDone(j)
+	}
 	j = n.tellsTakers(j)
+	m.Flags |= wire.EndTold
 	n.tell(j, &m)
 	n.forgetJob(j, nil)
 	return true
@@ -273,7 +282,9 @@ func (n *Node) Delete(id *store.ID) bool {
 		}
 		return true
 	}
-	n.Stats.Deleted++
+	if j.State != store.StateAcked { // else its end has counted it
+		n.Stats.Deleted++
+	}
 	if n.inHands(j) {
 		n.idling.deleted = max(n.idling.deleted, j.QTime)
 	}
@@ -661,10 +672,12 @@ func (n *Node) evictSome() (evicted int) {
 				if n.hasEdges(j) || n.owesDependents(j) {
 					continue // otherwise it might be known nowhere how the job ended
 				}
+				if j.State != store.StateAcked { // that one has been counted by its end
+					n.Stats.Evicted++
+				}
 				freed := n.store.Freed()
 				n.remove(j)
 				evicted++
-				n.Stats.Evicted++
 				if n.store.Freed() != freed+1 {
 					break // another job has gone or moved: the rest of the list may be stale
 				}

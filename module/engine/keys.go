@@ -10,8 +10,9 @@ import (
 // unlinked is a queue that has just lost its key: the key was deleted, or it was renamed and
 // takes the queue back at once. The next tick gives up the queues that weren't taken back.
 type unlinked struct {
-	box unsafe.Pointer
-	q   *store.Queue
+	box  unsafe.Pointer
+	q    *store.Queue
+	live uint64 // jobs that hadn't ended
 }
 
 // NewQueueFor makes a queue for a value that is being loaded; it gets its name
@@ -44,9 +45,10 @@ func (n *Node) Unlinked(box unsafe.Pointer, q *store.Queue) {
 		n.hurryTick()
 		return
 	}
+	live := q.Jobs() - q.Counted(store.Kept)
 	n.let(q)
 	q.Box = nil
-	n.unlinked = append(n.unlinked, unlinked{box, q})
+	n.unlinked = append(n.unlinked, unlinked{box, q, live})
 }
 
 // let makes a queue's jobs unknown, whether it was visible or dormant.
@@ -292,6 +294,9 @@ func (n *Node) Ends() {
 func (n *Node) scheduleFree() {
 	for _, l := range n.unlinked {
 		n.queueDeleted(l.q)
+		if !n.passive && !n.loading {
+			n.Stats.Deleted += int64(l.live)
+		}
 		n.store.ScheduleFree(l.q)
 	}
 	n.unlinked = n.unlinked[:0]

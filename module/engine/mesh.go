@@ -335,6 +335,9 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 // onDelJob forgets a job: all nodes know that it is done, or a client or the node that added it deletes it.
 func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
+	if !acked && byClient && flags&(wire.EndTold|wire.PassOn) == 0 {
+		n.tellsEndElsewhere(j, p)
+	}
 	switch {
 	case acked && byClient:
 		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others

@@ -72,10 +72,12 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	if isDead(j) {
 		return true, n.revive(j, to, m)
 	}
-	stays := string(to) == string(j.Queue.NameBytes())
+	from := slices.Clone(j.Queue.NameBytes())
+	stays := string(to) == string(from)
 	if stays && (!m.Ranks || m.Priority == j.Priority()) {
 		if m.HasAt {
 			n.Stats.Moved++
+			n.tellsMove(j, to, max(0, m.At-n.now))
 			n.setDue(j, m)
 		}
 		return m.HasAt, nil
@@ -94,8 +96,9 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		return false, err
 	}
 	n.Stats.Moved++
-	j = n.rank(j, m)
-	n.arrive(n.dueAt(j, m), queued, m.HasAt)
+	j = n.dueAt(n.rank(j, m), m)
+	n.tellsMove(j, from, delayFrom(j, n.now))
+	n.arrive(j, queued, m.HasAt)
 	return true, nil
 }
 
@@ -205,6 +208,7 @@ func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 		}
 		asleep.Set(store.UniquePending)
 	}
+	from := slices.Clone(j.Queue.NameBytes())
 	n.store.Hold(j)
 	j, err := n.arise(j, asleep, to, moves(j)&^deadLetter+2)
 	if err != nil {
@@ -217,8 +221,9 @@ func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	}
 	n.Stats.Moved++
 	n.Stats.Revived++
-	j = n.rank(j, m)
-	n.arrive(n.dueAt(j, m), true, m.HasAt)
+	j = n.dueAt(n.rank(j, m), m)
+	n.tellsMove(j, from, delayFrom(j, n.now))
+	n.arrive(j, true, m.HasAt)
 	return nil
 }
 

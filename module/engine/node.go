@@ -81,16 +81,20 @@ type Keyspace interface {
 // Random is a source of random bits; a seeded one makes a run repeatable.
 type Random interface{ Uint64() uint64 }
 
-// Stats count what happened since the start.
+// Stats count what happened since the start. On a node that knows no other, Added is the sum of Acked, Cancelled, Flushed, Expired, Dropped, Deleted and
+// Evicted, and of the jobs that are still there and haven't ended, but for those that went by FLUSHALL or FLUSHDB.
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
 
-	// Cancelled counts jobs that a client cancelled. Dropped counts jobs that were dropped because
-	// another job ended undone. Dead counts jobs put into a dead-letter queue, for whatever reason.
+	// Cancelled counts jobs that a client cancelled, but for those that went by QFLUSH. Dropped counts jobs that were dropped because
+	// another job ended undone, because their key was busy, or instead of becoming or staying dead letters. Dead counts jobs put into a dead-letter queue, for whatever reason.
 	// SoftCancelled counts jobs whose workers were asked to stop (CANCELJOB … SOFT).
 	Cancelled, Dropped, Dead int64
 	SoftCancelled            int64
 	DeadFor                  [whys]int64 // Dead, by the reason
+	// Lapsed counts deliveries whose retry time ended while somebody had the job. FailedPutOff counts jobs that failed and come again later.
+	// Flushed counts jobs that went by QFLUSH.
+	Lapsed, FailedPutOff, Flushed int64
 	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
 	Moved, Revived int64
 
@@ -157,6 +161,7 @@ type Node struct {
 	ctime      uint64
 	doubted    uint64 // the greatest creation time of the jobs that Settle has made uncertain
 	effects    []Effect
+	events     wanted
 	self       wire.NodeID
 	port       int
 	mesh       members

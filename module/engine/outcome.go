@@ -238,6 +238,7 @@ func (n *Node) follow(e end) (dropped int) {
 			case n.store.Dependents(&id) == nil:
 				n.drop(c)
 			default:
+				n.fallsWith(c)
 				n.leaves(c, true)
 			}
 		}
@@ -293,14 +294,22 @@ func (n *Node) tickEnds() {
 
 // drop deletes a job because one that it waited for has ended.
 func (n *Node) drop(j *store.Job) {
-	n.Stats.Dropped++
-	n.countDropped(j)
+	n.fallsWith(j)
 	if ad := n.pendingAddOf(&j.ID); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return
 	}
 	n.keepAlone(j, OutcomeDropped)
+}
+
+// fallsWith counts a job that is about to be dropped with one that it waited for, and tells that. Each holder finds out by itself.
+func (n *Node) fallsWith(j *store.Job) {
+	n.Stats.Dropped++
+	n.countDropped(j)
+	if j.State != store.StateWaitRepl && n.CountsHere(j) {
+		n.tellsDropped(j, WhyParent.String())
+	}
 }
 
 // countIDs subtracts from the budget what it takes to look at, or rewrite, the list of jobs that j waits for.
@@ -337,12 +346,16 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 			n.removeEdge(&id, &j.ID)
 		}
 		var err error
+		counts := n.CountsHere(j)
 		if j, err = n.bury(j, WhyParent); err != nil {
 			if j.State != store.StateActive {
 				return false
 			}
 			n.stayDying(n.setFamily(j, &store.Family{}), WhyParent, err)
 			return true
+		}
+		if counts { // each holder finds out by itself
+			n.tellsDead(j, WhyParent)
 		}
 		f = store.Family{}
 	}
@@ -421,12 +434,17 @@ func (n *Node) CancelFor(id *store.ID, reason []byte) int {
 	case j.State == store.StateAcked:
 		return 0
 	}
-	n.Stats.Cancelled++
+	if n.flushes.now != nil {
+		n.Stats.Flushed++
+	} else {
+		n.Stats.Cancelled++
+	}
 	if ad := n.pendingAddOf(id); ad != nil {
 		n.cleanUp(ad)
 		n.deny(ad, ErrReplRemoved)
 		return 1
 	}
+	n.tellsCancelled(j, cutReason(reason))
 	return n.cancel(j, OutcomeCancelled, cutReason(reason))
 }
 

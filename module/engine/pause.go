@@ -91,9 +91,11 @@ func (n *Node) tickPauses() {
 // pauseDue ends a queue's pauses whose time is over, and sees when to look again.
 func (n *Node) pauseDue(p *timedPause) {
 	name := []byte(p.queue)
+	was := n.PauseOf(name, n.Queue(name))
 	if p.until > 0 && p.until <= n.now {
 		p.own, p.until = false, 0 // what all nodes are to know counts again
 		n.setPauseAs(name)
+		n.tellsPause(name, was, n.PauseOf(name, n.Queue(name)), 0)
 	}
 	e := n.pauseEntry(name)
 	until := pauseUntil(e)
@@ -106,6 +108,7 @@ func (n *Node) pauseDue(p *timedPause) {
 		n.changed(n.alike.Expire(EntryPause, p.queue, n.self.Node(), n.monotonic()))
 		if !own {
 			n.setPauseAs(name)
+			n.tellsPause(name, was, 0, 0)
 		}
 		n.tellPause(name, 0)
 		n.lookAtPause(p.queue)
@@ -162,10 +165,12 @@ func (n *Node) SetPause(name []byte, mask uint8, span int64) (uint8, error) {
 	if err := n.timedFits(name, span); err != nil {
 		return 0, err
 	}
+	was := n.PauseOf(name, n.Queue(name))
 	mask, err := n.setPause(name, mask)
 	if err != nil {
 		return mask, err
 	}
+	n.tellsPause(name, was, mask, span)
 	n.ownPause(name, true)
 	if span > 0 {
 		n.lookAtPauseAt(string(name), n.now+span)
@@ -254,10 +259,12 @@ func (n *Node) PauseEverywhere(name []byte, mask uint8, span int64) (uint8, erro
 	if err := n.timedFits(name, span); err != nil {
 		return 0, err
 	}
+	was := n.PauseOf(name, n.Queue(name))
 	mask, err := n.setPause(name, mask)
 	if err != nil || n.passive {
 		return mask, err
 	}
+	n.tellsPause(name, was, mask, span)
 	if mask == 0 {
 		n.pauseEndsAway(name)
 	}

@@ -360,9 +360,11 @@ func (n *Node) limit(j *store.Job) int64 {
 
 // lapse counts that the retry time of a job's delivery by this node has ended. It says whether the job is to be given up. The job may move.
 func (n *Node) lapse(j *store.Job) (_ *store.Job, over bool) {
-	if j.Place != store.InWorking {
+	if j.Place != store.InWorking || j.Retry == 0 {
 		return j, false
 	}
+	n.Stats.Lapsed++
+	n.tellsLapse(j)
 	limit := n.maxLapses(j)
 	if limit == 0 {
 		return j, false

@@ -64,6 +64,7 @@ func (n *Node) noteProgress(id *store.ID, text []byte) {
 	if !ok {
 		return
 	}
+	n.tellsProgress(j)
 	n.log(LogState, j)
 	if j.Holders() > 0 {
 		n.tellWhereabouts(j)

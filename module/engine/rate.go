@@ -50,6 +50,11 @@ const (
 	LimitedQuorum         // the votes of more than half of the nodes can't be had
 )
 
+// String is the reason as QSTAT has it.
+func (l Limited) String() string {
+	return [...]string{NotLimited: "no", LimitedRate: "rate", LimitedSlots: "slots", LimitedQuorum: "quorum"}[l]
+}
+
 const (
 	rateBlocks   = 16
 	rateShare    = 16     // a span is this part of the rate's seconds at least
@@ -206,8 +211,10 @@ func (n *Node) setLimited(r *rate, why Limited) {
 		} else {
 			n.Stats.RateWaited++
 		}
+		n.tellsLimit(r.queue, EventLimited, why)
 	case why == NotLimited && r.limited != NotLimited:
 		n.rates.limited--
+		n.tellsLimit(r.queue, EventUnlimited, why)
 	}
 	r.limited = why
 }

@@ -517,6 +517,9 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	case !ad.external:
 		n.tellQueued(j, 0) // the holders may not have heard yet that it waits for nothing
 	}
+	if (ad.external || ad.elsewhere) && n.wants(EventAdd) { // else queueNew tells it
+		n.tellAdded(j)
+	}
 	if ad.external {
 		if j.Retry > 0 && !ad.elsewhere {
 			n.handOver(j, ad)
@@ -557,6 +560,9 @@ func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	j.ClearConfirmed()
 	becomePromised(j)
 	setTime(j, 0)
+	if n.wants(EventAdd) {
+		n.tellAdded(j)
+	}
 	n.log(LogJob, j)
 	n.workedUnseen(ad)
 }
@@ -605,6 +611,9 @@ func (n *Node) handOver(j *store.Job, ad *pendingAdd) {
 
 // queueNew queues a new job, or schedules it.
 func (n *Node) queueNew(j *store.Job) {
+	if n.wants(EventAdd) {
+		n.tellAdded(j)
+	}
 	var after int64 // ms
 	switch {
 	case held(j):

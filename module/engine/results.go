@@ -187,6 +187,9 @@ func (n *Node) Finish(id *store.ID, r *Result) bool {
 	switch {
 	case counted:
 		n.Stats.Acked++
+		if n.wants(EventDone) {
+			n.tellDone(j)
+		}
 		if !n.mesh.Alone() {
 			j = n.tellsNamed(n.tellsTakers(n.tellsDependents(j)))
 		}
@@ -468,7 +471,6 @@ func (n *Node) settleEnded(j *store.Job) {
 // keptDeleted ends the keeping of an outcome that a client has deleted at this node. If all nodes know of the job's end, it is gone.
 func (n *Node) keptDeleted(j *store.Job) {
 	if j.Confirmed() == j.Holders() {
-		n.Stats.Deleted++
 		n.remove(j)
 		return
 	}

@@ -183,8 +183,9 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	switch u.Busy() {
 	case store.BusyDrop:
 		n.Stats.BusyDropped++
+		n.Stats.Dropped++
 		n.leftOutBusy(j, u)
-		n.effects = append(n.effects, Effect{Kind: Dropped, ID: j.ID, Queue: j.Queue})
+		n.tellsDropped(j, WhyBusy.String())
 		n.cancel(j, OutcomeDropped, nil)
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())

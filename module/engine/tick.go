@@ -138,7 +138,7 @@ func (n *Node) cost(from int) (cost int) {
 			cost += tickBudget / waitSlice
 		case LogJob:
 			cost += jobCost + len(e.Job.Record())/tickPiece
-		case LogLock, LogUnlock, LogDrop, LogEntry:
+		case LogLock, LogUnlock, LogDrop, LogEntry, Happened:
 			cost++
 		case LogState:
 			cost += int(e.Job.Parts) / tickPiece
@@ -156,8 +156,11 @@ func (n *Node) due(j *store.Job) {
 		if n.expiresDead(j) {
 			return
 		}
-		if !staysForDependents(j) {
+		if j.State != store.StateAcked {
 			n.Stats.Expired++
+			if j.State != store.StateWaitRepl && n.isNextToQueue(j) {
+				n.tellsExpired(j)
+			}
 		}
 		if ad := n.pendingAddOf(&j.ID); ad != nil {
 			n.cleanUp(ad)

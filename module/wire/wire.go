@@ -209,7 +209,7 @@ const (
 	Known                       // GotAck: the sender had a copy; Named: it knows the job
 	Leaving                     // Heartbeat: the sender is leaving the mesh
 	Full                        // Heartbeat: the sender takes no copies, its memory is short
-	ByClient                    // DelJob: a client asked for it (FASTACK)
+	ByClient                    // DelJob: a client asked for it (FASTACK); SetAck, SetEnd: a client said so at the sender, which doesn't know the job
 )
 
 // Met, in a Heartbeat: an operator told the sender to meet the receiver.
@@ -235,6 +235,7 @@ const Forgotten = 3
 // Flags of single kinds.
 const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
+	EndTold   = Known     // DelJob with ByClient: the sender knew the job, so it has told the event of its end
 	PassOn    = NoReply   // DelJob: the receiver tells the other holders that it knows of
 	Last      = QueueIt   // Release: the job comes after those that it blocked
 	Moved     = NoReply   // Release: the job was moved to another queue

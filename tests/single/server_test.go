@@ -41,7 +41,7 @@ func TestServerKnowsTheCommands(t *testing.T) {
 }
 
 // The documentation names the fields of INFO with their prefix, as the server does, so that they
-// can be found. The fields of JOBMESH INFO have no prefix.
+// can be found. The fields of JOBMESH INFO and CLUSTER INFO have no prefix.
 func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 	s := harness.Start(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(t), "module", "COMMANDS.md"))
@@ -50,7 +50,7 @@ func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 	for line := range strings.Lines(s.Do("INFO", "jobmesh").Str) {
 		name, _, ok := strings.Cut(line, ":")
 		short := strings.TrimPrefix(name, "jobmesh_")
-		if !ok || short == "registered_jobs" || short == "registered_queues" {
+		if !ok || short == "registered_jobs" || short == "registered_queues" || short == "settings_entries" {
 			continue
 		}
 		fields++

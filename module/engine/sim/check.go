@@ -370,6 +370,7 @@ func (s *Sim) decideUncertain() {
 			})
 		case j.once && j.delivered > 0 && j.unique != nil:
 			s.trace("node %d: ACKJOB %s, which is uncertain", n.i, j.id)
+			j.ends++
 			n.call(func() { n.e.Ack(&j.id) })
 			s.uniqueGiven(j)
 		}

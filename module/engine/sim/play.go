@@ -494,6 +494,7 @@ func (s *Sim) ack(j *job, n *node) {
 		}
 	}
 	n.call(func() {
+		j.ends++
 		if !s.healed && s.chance(s.Fast) {
 			s.leavesSlot(j.id, true)
 			j.tried = true

@@ -134,6 +134,7 @@ type Report struct {
 	Granted                                      int     // locks
 	Flushed                                      int     // jobs, by QFLUSH
 	Ended, Kept                                  int     // ends that WAITJOB told, and outcomes that were kept at the end
+	Told                                         int     // ends of jobs, by events
 	ByHand                                       int     // uncertain jobs that the operator queued
 	Extra                                        int     // deliveries that no worker's failure explains
 	Bodies                                       int     // deliveries of which it is known when their bodies were given
@@ -154,6 +155,8 @@ type job struct {
 	done      bool // some node has accepted an acknowledgement
 	fast      bool // by FASTACK
 	worked    int  // WORKINGs
+	ends      int  // ACKJOBs and FASTACKs
+	told      int  // events of its end
 	delayed   bool
 	notBefore int64 // its delay is over then
 	moved     int64 // when it was last handed over
@@ -405,6 +408,7 @@ func (n *node) boot() {
 		NodeID: n.text, Now: n.clock(), NodeTimeout: 5000, Monotonic: n.steady, Policies: s.policies(),
 	})
 	n.e.SetRepairAfter(s.RepairAfter)
+	n.e.SetEvents(engine.AllEvents, 0)
 	if most := s.maxLease(); most > 0 {
 		n.e.Locks().SetMaxLease(most)
 	}
@@ -514,11 +518,8 @@ func (n *node) carryOut() {
 					n.s.deadLetter(k)
 				}
 			}
-		case engine.Dropped:
-			n.s.trace("node %d: drops %s", n.i, e.ID)
-			if j := n.s.jobs[e.ID]; j != nil {
-				n.s.givenUp(j)
-			}
+		case engine.Happened:
+			n.s.happened(n, e.Client.(*engine.Happening))
 		case engine.Serve:
 			n.s.delivered(n, e.Waiter, e.Job)
 		case engine.Release:
