@@ -41,7 +41,7 @@ type Cron struct {
 	From, Until   int64 // no slot is before or after these; 0: there is no such bound
 	Paused        bool
 	Any           bool // a majority of the nodes that can be reached may make slots (QUORUM any)
-	Once          bool // the jobs are at-most-once
+	Once          bool // the jobs are at-most-once, whatever the queue's settings say, see isOnce
 	Queue, Body   []byte
 	Options       [][]byte // of ADDJOB
 
@@ -163,7 +163,7 @@ type cron struct {
 	missed  []int64 // missed slots that are still to be made, the oldest first
 	skipped int64   // missed slots that are left out since the mark
 	planned int64   // unix ms: when that was looked at last
-	floor   int64   // slots up to this one may have been made by the process before, see restartCrons
+	floor   int64   // slots up to this one aren't made, because the process before may have made their at-most-once jobs, see slotDoubted
 
 	making
 	look  int64 // unix ms, by the wall clock: when it is looked at next
@@ -299,9 +299,6 @@ func (n *Node) noteCronEntry(e *entries.Entry) {
 	}
 	if m := n.alike.Get(EntryMark, e.Name); m != nil {
 		c.takeMark(m)
-	}
-	if old != nil && old.first == c.first {
-		c.floor = old.floor
 	}
 	if n.crons.entries == nil {
 		n.crons.entries = map[string]*cron{}

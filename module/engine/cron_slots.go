@@ -115,7 +115,8 @@ type crons struct {
 	untold  []*cron // those whose mark isn't known to a majority
 	tellAt  int64   // monotonic: when those are told again
 	told    []markTelling
-	claims  int // how many locks of slots are being claimed
+	claims  int   // how many locks of slots are being claimed
+	doubted int64 // slots up to this one may have been made though nothing here says so, see restartCrons
 }
 
 // markTelling tells a node that has come all marks, page by page.
@@ -131,6 +132,7 @@ type making struct {
 	claim   *lock.Acquisition
 	tries   int         // how often it couldn't be made
 	early   []wire.Node // nodes whose clock hasn't reached the slot
+	any     bool        // the lock was claimed from a majority of the nodes that can be reached (QUORUM any)
 	granted bool        // this node has the slot's lock,
 	began   int64       // monotonic: since then
 	waits   bool        // for votes, for others to have the mark, or for the job's key
@@ -200,6 +202,10 @@ func (n *Node) lookAtSlots(c *cron, wall int64) {
 		return
 	}
 	slot, look := c.plan(wall)
+	if slot > 0 && n.slotDoubted(c, slot) {
+		c.floor = n.crons.doubted
+		slot, look = c.plan(wall)
+	}
 	if slot == 0 {
 		n.lookAtCron(c, look)
 		return
@@ -273,13 +279,13 @@ func (n *Node) claimSlot(c *cron) {
 		return
 	}
 	name := n.slotName(c)
-	if !c.Any && !n.locks.Quorate(name) {
+	if c.any = c.Any && !n.isOnce(c); !c.any && !n.locks.Quorate(name) {
 		n.slotAgain(c)
 		return
 	}
 	slot, id := c.turn, n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false) // no job has it: each claim has a holder of its own
 	c.waits, c.early = true, nil
-	now, claim := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: cronLeaseMS, Outlives: true, Any: c.Any && !c.Once}, func(o lock.Result) {
+	now, claim := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: cronLeaseMS, Outlives: true, Any: c.any}, func(o lock.Result) {
 		if n.stays(c) && c.turn == slot {
 			n.slotClaimed(c, &o)
 		}
@@ -369,6 +375,17 @@ func (n *Node) addOfCron(c *Cron, a *Add) error {
 	return n.policies.AddCron(c, a)
 }
 
+// isOnce says whether the jobs of a recurring job are at-most-once now. The queue's settings may say so, and may have changed since the
+// entry was set.
+func (n *Node) isOnce(c *cron) bool {
+	var a Add
+	return c.Once || n.addOfCron(&c.Cron, &a) == nil && a.Retry == 0
+}
+
+// slotDoubted says whether the job of a slot is at-most-once, and may have been made though this node doesn't know it: it has lost the end of
+// its data.
+func (n *Node) slotDoubted(c *cron, slot int64) bool { return slot <= n.crons.doubted && n.isOnce(c) }
+
 const errSyntaxOfCron Refusal = "ERR the options of a recurring job can't be read"
 
 // makeSlot makes the job of the slot whose turn it is.
@@ -376,6 +393,11 @@ func (n *Node) makeSlot(c *cron) {
 	var a Add
 	if err := n.addOfCron(&c.Cron, &a); err != nil {
 		n.slotServed(c, store.ID{}, err)
+		return
+	}
+	if a.Retry == 0 && c.any { // the queue's settings have changed since: the other side of a partition may have the lock, too
+		n.leaveCronSlot(c)
+		n.lookAtCron(c, n.wall())
 		return
 	}
 	a.Async, a.CanWait, a.Slot = true, true, &Slot{Name: c.name, At: c.turn, first: c.first}
@@ -607,7 +629,7 @@ func (n *Node) slotRefused(p *Peer, m *wire.Message) bool {
 		if e := n.alike.Known(EntryCron, name); e != nil && e.Deleted {
 			why = wire.Served
 		}
-	case c.first > first || c.first == first && c.base() >= slot:
+	case c.first > first || c.first == first && (c.base() >= slot || n.slotDoubted(c, slot)):
 		if why = wire.Served; c.first == first && c.mark.Slot >= slot {
 			n.send(p, &wire.Message{Kind: wire.Marks, Flags: wire.NoReply, Queue: c.mark.append(appendText(nil, []byte(name)))})
 		}
@@ -634,15 +656,13 @@ func (n *Node) slotDenied(p *Peer, m *wire.Message) {
 	}
 }
 
-// restartCrons follows a start, or a promotion, with data whose end may be missing: so may marks. At-most-once jobs of slots up to now may
-// have been made.
-func (n *Node) restartCrons(exact bool) {
+// restartCrons follows a start, or a promotion. If that was with data whose end may be missing, so may marks be, and the at-most-once jobs of
+// the slots until then may have been made. A later start with whole data lacks them, too.
+func (n *Node) restartCrons() {
 	now := n.wall()
+	n.crons.doubted = min(n.past.Inexact, now) / 1000 // a clock that was ahead isn't believed
 	for _, c := range n.crons.entries {
 		c.making = making{}
-		if c.Once && !exact {
-			c.floor = now / 1000
-		}
 		if !c.Paused {
 			_, look := c.plan(now)
 			c.look = look

@@ -37,6 +37,17 @@ func CronValue(c *Cron) []byte { return c.value() }
 
 func ReadCron(b []byte) (Cron, error) { return parseCron(b) }
 
+// MarkOf is the mark of a recurring job as a message of marks has it, and SlotName the name of a slot's lock.
+func MarkOf(n *Node, name string) []byte {
+	return n.crons.entries[name].mark.append(appendText(nil, []byte(name)))
+}
+
+func SlotName(n *Node, name string, slot int64) []byte {
+	c := *n.crons.entries[name]
+	c.turn = slot
+	return n.slotName(&c)
+}
+
 // SetPolicies replaces what New was given.
 func (n *Node) SetPolicies(p *Policies) { n.policies = p }
 

@@ -75,7 +75,7 @@ func (n *Node) Reset() {
 	n.mesh.Reset()
 	n.locks.Reset()
 	n.resetting = false
-	n.past = Past{}
+	n.past.Promoted = 0
 	n.SetLeaving(false)
 	n.Flush()
 }
