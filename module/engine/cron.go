@@ -25,11 +25,12 @@ const (
 )
 
 const (
-	cronMost     = 100_000 // entries
-	missedMost   = 100     // slots that MissedAll makes up for
-	lateSeconds  = 60      // a slot is missed that is later than this, or than the time to the next one
-	planMost     = 200     // slots that one look at an entry goes through; 20 µs each at worst
-	MaxCronName  = 255     // bytes
+	cronMost     = 100_000        // entries
+	missedMost   = 100            // slots that MissedAll makes up for
+	lateSeconds  = 60             // a slot is missed that is later than this, or than the time to the next one
+	planMost     = 200            // slots that one look at an entry goes through; 20 µs each at worst
+	MaxCronName  = 255            // bytes
+	MaxSlot      = MaxUnix / 1000 // unix seconds, of a slot, and of FROM and UNTIL
 	cronBodyMost = entries.MaxValue - 1024
 )
 
@@ -147,6 +148,9 @@ func parseCron(b []byte) (c Cron, err error) {
 		c.Options = append(c.Options, r.text())
 	}
 	if c.Line == "" && (c.Every < 1 || c.Every > schedule.MaxEvery || c.Offset >= c.Every) || r.bad || len(r.b) > 0 {
+		return c, errDamagedCron
+	}
+	if max(c.first, c.begin) > MaxUnix || max(c.From, c.Until) > MaxSlot { // the ms of a slot must fit
 		return c, errDamagedCron
 	}
 	return c, nil

@@ -95,7 +95,7 @@ func (r *cronReader) mark() (m mark) {
 		m.Outcome = SlotOutcome(raw[0])
 		copy(m.ID[:], raw[1:])
 	}
-	r.bad = r.bad || m.Outcome >= slotOutcomes || m.Slot > MaxUnix
+	r.bad = r.bad || m.Outcome >= slotOutcomes || m.Slot > MaxSlot
 	return m
 }
 
@@ -269,7 +269,7 @@ func slotOf(name []byte) (entry string, first, slot int64, ok bool) {
 	}
 	key = key[1+len(cronKeyStart):]
 	first, slot = int64(binary.BigEndian.Uint64(key)), int64(binary.BigEndian.Uint64(key[8:]))
-	return string(name[3 : 3+int(name[2])]), first, slot, first >= 0 && slot >= 0 && slot <= MaxUnix
+	return string(name[3 : 3+int(name[2])]), first, slot, first >= 0 && slot >= 0 && slot <= MaxSlot
 }
 
 // claimSlot claims the lock of the slot whose turn it is.
@@ -398,6 +398,10 @@ func (n *Node) makeSlot(c *cron) {
 	if a.Retry == 0 && c.any { // the queue's settings have changed since: the other side of a partition may have the lock, too
 		n.leaveCronSlot(c)
 		n.lookAtCron(c, n.wall())
+		return
+	}
+	if (a.Retry == 0 || !c.Any) && n.isApart(c.first) {
+		n.slotAgain(c)
 		return
 	}
 	a.Async, a.CanWait, a.Slot = true, true, &Slot{Name: c.name, At: c.turn, first: c.first}
@@ -697,5 +701,5 @@ func SlotOfJob(j *store.Job) (name []byte, slot int64, ok bool) {
 		return nil, 0, false
 	}
 	at := binary.LittleEndian.Uint64(e)
-	return e[slotHead:], int64(min(at, MaxUnix)), true
+	return e[slotHead:], int64(min(at, MaxSlot)), true
 }

@@ -216,6 +216,102 @@ func TestCronOnceAnyQuorum(t *testing.T) {
 	}
 }
 
+// promoted makes a node of its own of a replica of one that has the entries of a log.
+func promoted(t *testing.T, now int64, policies *engine.Policies, log []byte) *engine.Node {
+	n, _, _ := namedNode("7777777777777777777777777777777777777777", now, nil)
+	n.SetPolicies(policies)
+	n.SetPassive(true)
+	n.BeginLoading()
+	require.NoError(t, entries.Parse(log, func(e *entries.Entry) error { n.LoadEntry(e); return nil }))
+	n.EndLoading()
+	n.Follow()
+	n.SetPassive(false)
+	n.Effects()
+	return n
+}
+
+// A replica is promoted in the place of a mesh's node, and has met nobody yet. The mesh makes the slots of the recurring jobs, so the promoted
+// node makes none that may be delivered once only, or for which a majority is asked.
+func TestCronPromotedApart(t *testing.T) {
+	for _, tc := range []struct {
+		retry     int64
+		any, mesh bool
+		made      bool
+	}{{0, false, true, false}, {60, false, true, false}, {0, true, true, false}, {60, true, true, true}, {0, false, false, true}, {60, false, false, true}} {
+		now := int64(1_700_000_000_000)
+		policies := &engine.Policies{Generation: 1, AddCron: func(c *engine.Cron, a *engine.Add) error {
+			*a = engine.Add{Queue: c.Queue, Body: c.Body, TTL: 3600, Retry: tc.retry, Replicate: 1}
+			return nil
+		}}
+		master, _, _ := node(now)
+		if tc.mesh {
+			master.Mesh().Up(wire.NodeID{1, 2, 3}, "10.0.0.1:1", false)
+		}
+		c := engine.Cron{Every: 60, Any: tc.any, Queue: []byte("q"), Body: []byte("b")}
+		_, err := master.SetCron("e", c)
+		require.NoError(t, err)
+		master.Tick()
+		n := promoted(t, now, policies, master.Entries().Text())
+		made := func(n *engine.Node) bool {
+			before, _ := n.CronNamed("e")
+			for end := now + 80_000; now < end; now += 10 {
+				n.SetNow(now)
+				n.Tick()
+				n.Effects()
+			}
+			after, _ := n.CronNamed("e")
+			return after.Made > before.Made
+		}
+		assert.Equal(t, tc.made, made(n), "%+v", tc)
+
+		// It is started again.
+		n = started(t, now, policies, n.Entries().Text(), n.Past(), engine.Trust{Exact: true})
+		assert.Equal(t, tc.made, made(n), "%+v, after a restart", tc)
+
+		// An entry that is deleted and set anew is this node's own.
+		require.True(t, n.DeleteCron("e"))
+		now++
+		n.SetNow(now)
+		_, err = n.SetCron("e", c)
+		require.NoError(t, err)
+		assert.True(t, made(n), "%+v, set anew", tc)
+
+		// It is told that it is alone.
+		n = promoted(t, now, policies, master.Entries().Text())
+		n.SetNow(now)
+		n.Tick()
+		id := wire.NodeID{1, 2, 3}
+		n.Mesh().Add(id, "")
+		require.True(t, n.Mesh().Forget(id))
+		assert.True(t, made(n), "%+v, told that it is alone", tc)
+	}
+}
+
+// An entry of another node, or of a log, has times far beyond those that CRON SET takes.
+func TestCronFarTimes(t *testing.T) {
+	for _, at := range []int64{1 << 48, 1 << 50, 1 << 53, 1 << 55, 1 << 57, 1 << 60, 1<<61 - 1} {
+		for _, line := range []string{"", "*/5 * * * *", "5 3 29 2 *"} {
+			for _, c := range []engine.Cron{{From: at}, {From: at, Until: 1<<61 - 1}, {Until: at}} {
+				n := maker(1_700_000_000_000)
+				c.Line, c.Zone, c.Queue, c.Body = line, "Europe/Berlin", []byte("q"), []byte("b")
+				if line == "" {
+					c.Every, c.Zone = 1, ""
+				}
+				n.ChangeEntry(engine.EntryCron, "e", engine.CronValue(&c))
+				_, known := n.CronNamed("e")
+				assert.False(t, known, "%+v", c)
+			}
+		}
+	}
+	n := maker(1_700_000_000_000)
+	next, err := n.SetCron("e", engine.Cron{Line: "0 0 * * *", From: engine.MaxSlot - 86400*366, Until: engine.MaxSlot, Queue: []byte("q"), Body: []byte("b")})
+	require.NoError(t, err)
+	assert.Greater(t, next, int64(engine.MaxSlot-86400*367))
+	tickAt(n, 1_700_000_000_000)
+	s, _ := n.CronNamed("e")
+	assert.Zero(t, s.Made+s.LeftOut)
+}
+
 // FuzzCron: other nodes' entries and marks may have any content.
 func FuzzCron(f *testing.F) {
 	f.Add(engine.CronValue(&engine.Cron{Every: 60, Offset: 5, Queue: []byte("q"), Body: []byte("b"), Options: [][]byte{[]byte("TTL"), []byte("60")}}))

@@ -76,6 +76,7 @@ func (n *Node) Reset() {
 	n.locks.Reset()
 	n.resetting = false
 	n.past.Promoted = 0
+	n.leftMesh()
 	n.SetLeaving(false)
 	n.Flush()
 }
@@ -172,6 +173,7 @@ func (h *host) Gone(p *Peer) {
 	if n.alike.zones[p.Node] != "" && !n.passive && !n.loading && !n.resetting {
 		n.ChangeEntry(EntryZone, p.ID.String(), nil)
 	}
+	n.leftMesh()
 }
 
 func (n *Node) nodesChanged() {
