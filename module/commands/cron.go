@@ -60,10 +60,10 @@ func parseCron(c args, d *defaults) (name string, s engine.Cron, err error) {
 			missed, ok = named(missedNames[:], value)
 			s.Missed, err = engine.Missed(missed), errMissed
 		case is(opt, "FROM"):
-			s.From, ok = between(value, 0, engine.MaxUnix)
+			s.From, ok = between(value, 0, engine.MaxSlot)
 			err = errBound
 		case is(opt, "UNTIL"):
-			s.Until, ok = between(value, 1, engine.MaxUnix)
+			s.Until, ok = between(value, 1, engine.MaxSlot)
 			err = errBound
 		default:
 			return name, s, errSyntax

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"jobmesh/module/entries"
 	"jobmesh/module/schedule"
@@ -25,11 +26,12 @@ const (
 )
 
 const (
-	cronMost     = 100_000 // entries
-	missedMost   = 100     // slots that MissedAll makes up for
-	lateSeconds  = 60      // a slot is missed that is later than this, or than the time to the next one
-	planMost     = 200     // slots that one look at an entry goes through; 20 µs each at worst
-	MaxCronName  = 255     // bytes
+	cronMost     = 100_000        // entries
+	missedMost   = 100            // slots that MissedAll makes up for
+	lateSeconds  = 60             // a slot is missed that is later than this, or than the time to the next one
+	planMost     = 200            // slots that one look at an entry goes through; 20 µs each at worst
+	MaxCronName  = 255            // bytes
+	MaxSlot      = MaxUnix / 1000 // unix seconds, of a slot, and of FROM and UNTIL
 	cronBodyMost = entries.MaxValue - 1024
 )
 
@@ -41,7 +43,7 @@ type Cron struct {
 	From, Until   int64 // no slot is before or after these; 0: there is no such bound
 	Paused        bool
 	Any           bool // a majority of the nodes that can be reached may make slots (QUORUM any)
-	Once          bool // the jobs are at-most-once
+	Once          bool // the jobs are at-most-once, whatever the queue's settings say, see isOnce
 	Queue, Body   []byte
 	Options       [][]byte // of ADDJOB
 
@@ -149,6 +151,9 @@ func parseCron(b []byte) (c Cron, err error) {
 	if c.Line == "" && (c.Every < 1 || c.Every > schedule.MaxEvery || c.Offset >= c.Every) || r.bad || len(r.b) > 0 {
 		return c, errDamagedCron
 	}
+	if max(c.first, c.begin) > MaxUnix || max(c.From, c.Until) > MaxSlot { // the ms of a slot must fit
+		return c, errDamagedCron
+	}
 	return c, nil
 }
 
@@ -163,9 +168,10 @@ type cron struct {
 	missed  []int64 // missed slots that are still to be made, the oldest first
 	skipped int64   // missed slots that are left out since the mark
 	planned int64   // unix ms: when that was looked at last
-	floor   int64   // slots up to this one may have been made by the process before, see restartCrons
+	floor   int64   // slots up to this one aren't made, because the process before may have made their at-most-once jobs, see slotDoubted
 
 	making
+	life  int   // the crons.life in which that began
 	look  int64 // unix ms, by the wall clock: when it is looked at next
 	place int   // in crons.due, -1 outside
 }
@@ -204,55 +210,41 @@ func (c *cron) plan(now int64) (slot, look int64) {
 		c.cursor, c.missed, c.skipped = base, nil, 0
 	}
 	c.planned = now
-	for range planMost {
-		next := c.next(c.cursor)
-		switch {
-		case next == 0 || next*1000 > now:
-			if len(c.missed) > 0 {
-				return c.missed[0], 0
-			}
-			if next == 0 {
-				return 0, math.MaxInt64
-			}
-			return 0, next * 1000
-		case !c.isLate(next, now):
-			if len(c.missed) > 0 {
-				return c.missed[0], 0
-			}
-			return next, 0
-		}
-		c.miss(next, now)
+	c.miss(now)
+	if len(c.missed) > 0 {
+		return c.missed[0], 0
 	}
-	return 0, now + 1 // there are more to go through
+	switch next := c.next(c.cursor); {
+	case next == 0:
+		return 0, math.MaxInt64
+	case next*1000 > now:
+		return 0, next * 1000
+	default:
+		return next, 0
+	}
 }
 
-// isLate says whether a slot is missed.
-func (c *cron) isLate(slot, now int64) bool {
-	late := now - slot*1000
-	if late > lateSeconds*1000 {
-		return true
-	}
+// miss notes which slots are missed, those that are late. However many they are, it doesn't go through all.
+func (c *cron) miss(now int64) {
+	period := int64(lateSeconds) // slots of lines are a minute apart at least
 	if every, yes := c.slots.IsEvery(); yes {
-		return late > every*1000
+		period = min(period, every)
 	}
-	return false // slots of lines are a minute apart at least
-}
-
-// miss notes that a slot is missed, and with EVERY those after it, but for as many as are kept.
-func (c *cron) miss(slot, now int64) {
-	if every, yes := c.slots.IsEvery(); yes {
-		newest := (now/1000-min(every, lateSeconds)-slot)/every - 1 // how many more are missed for sure
-		if most := int64(c.keeps()); newest > most && (c.Until == 0 || c.Until >= now/1000) {
-			c.skipped += int64(len(c.missed)) + newest - most
-			c.missed = c.missed[:0]
-			slot += (newest - most) * every
-		}
+	late := (now - period*1000 - 1) / 1000 // the last second whose slot is late
+	if c.Until > 0 {
+		late = min(late, c.Until)
 	}
-	c.cursor = slot
-	c.missed = append(c.missed, slot)
-	if len(c.missed) > c.keeps() {
-		c.missed = append(c.missed[:0], c.missed[1:]...)
-		c.skipped++
+	after := max(c.cursor, c.From-1)
+	if next, ok := c.slots.Next(after); !ok || next > late {
+		return
+	}
+	missed, all := c.slots.Newest(after, late, c.keeps())
+	c.cursor = late
+	c.missed = append(c.missed, missed...)
+	c.skipped += all - int64(len(missed))
+	if more := len(c.missed) - c.keeps(); more > 0 {
+		c.missed = slices.Clone(c.missed[more:])
+		c.skipped += int64(more)
 	}
 }
 
@@ -300,16 +292,12 @@ func (n *Node) noteCronEntry(e *entries.Entry) {
 	if m := n.alike.Get(EntryMark, e.Name); m != nil {
 		c.takeMark(m)
 	}
-	if old != nil && old.first == c.first {
-		c.floor = old.floor
-	}
 	if n.crons.entries == nil {
 		n.crons.entries = map[string]*cron{}
 	}
 	n.crons.entries[e.Name] = c
-	if !c.Paused {
-		_, look := c.plan(n.wall())
-		n.lookAtCron(c, look)
+	if c.life = n.crons.life; !c.Paused {
+		n.lookAtCron(c, n.wall()) // the next tick finds its slot
 	}
 }
 

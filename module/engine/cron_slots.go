@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ import (
 
 const (
 	cronLeaseMS  = 30_000 // of a slot's lock
+	cronWaitMS   = 2_000  // between looks at a slot that waits for something
 	cronTurnMS   = 200    // how long each node leaves a slot to the one before it
 	cronTurns    = 10     // the nodes beyond come with the last
 	cronEarlyMS  = 1_000  // a voter's clock may be so far behind a slot
@@ -95,7 +97,7 @@ func (r *cronReader) mark() (m mark) {
 		m.Outcome = SlotOutcome(raw[0])
 		copy(m.ID[:], raw[1:])
 	}
-	r.bad = r.bad || m.Outcome >= slotOutcomes || m.Slot > MaxUnix
+	r.bad = r.bad || m.Outcome >= slotOutcomes || m.Slot > MaxSlot
 	return m
 }
 
@@ -113,9 +115,14 @@ type crons struct {
 	entries map[string]*cron
 	due     table.Schedule[*cron]
 	untold  []*cron // those whose mark isn't known to a majority
-	tellAt  int64   // monotonic: when those are told again
+	telling int     // a round of telling those goes on with this one
+	kept    int     // how many of those before it stay, which are the first ones
+	anyTold bool    // the round has told something
+	tellAt  int64   // monotonic: when the next round begins, or goes on
 	told    []markTelling
-	claims  int // how many locks of slots are being claimed
+	claims  int   // how many locks of slots are being claimed
+	life    int   // counts starts and promotions
+	doubted int64 // slots up to this one may have been made though nothing here says so, see restartCrons
 }
 
 // markTelling tells a node that has come all marks, page by page.
@@ -131,6 +138,7 @@ type making struct {
 	claim   *lock.Acquisition
 	tries   int         // how often it couldn't be made
 	early   []wire.Node // nodes whose clock hasn't reached the slot
+	any     bool        // the lock was claimed from a majority of the nodes that can be reached (QUORUM any)
 	granted bool        // this node has the slot's lock,
 	began   int64       // monotonic: since then
 	waits   bool        // for votes, for others to have the mark, or for the job's key
@@ -166,8 +174,16 @@ func (n *Node) dropCron(c *cron) {
 	n.leaveCronSlot(c)
 }
 
+// beginLife forgets what was under way for a recurring job before the last start, or promotion, which has ended it.
+func (n *Node) beginLife(c *cron) {
+	if c.life != n.crons.life {
+		c.life, c.making = n.crons.life, making{}
+	}
+}
+
 // leaveCronSlot forgets how far a slot's job is. What is under way for it has no effect any more.
 func (n *Node) leaveCronSlot(c *cron) {
+	n.beginLife(c)
 	if c.claim != nil {
 		n.crons.claims--
 		n.locks.Abandon(c.claim)
@@ -175,8 +191,10 @@ func (n *Node) leaveCronSlot(c *cron) {
 	c.making = making{heard: c.heard, telling: c.telling}
 }
 
-// stays says whether a recurring job is still that one, and may be made here.
-func (n *Node) stays(c *cron) bool { return n.crons.entries[c.name] == c && !n.passive && !n.loading }
+// stays says whether a recurring job is still that one, in the same life, and may be made here.
+func (n *Node) stays(c *cron) bool {
+	return n.crons.entries[c.name] == c && c.life == n.crons.life && !n.passive && !n.loading
+}
 
 // tickCrons makes the jobs of the slots that are due.
 func (n *Node) tickCrons() {
@@ -192,14 +210,19 @@ func (n *Node) tickCrons() {
 
 // lookAtSlots does what is due for a recurring job.
 func (n *Node) lookAtSlots(c *cron, wall int64) {
+	n.beginLife(c)
 	switch {
 	case c.after && c.waits && n.monotonic()-c.began >= cronLeaseMS/2:
 		n.leaveCronSlot(c) // too few nodes have the mark: the job is never made
 	case c.waits:
-		n.lookAtCron(c, wall+cronLeaseMS/2) // whatever it waits for makes it go on
+		n.lookAtCron(c, wall+cronWaitMS) // whatever it waits for makes it go on
 		return
 	}
 	slot, look := c.plan(wall)
+	if slot > 0 && n.slotDoubted(c, slot) {
+		c.floor = n.crons.doubted
+		slot, look = c.plan(wall)
+	}
 	if slot == 0 {
 		n.lookAtCron(c, look)
 		return
@@ -263,7 +286,7 @@ func slotOf(name []byte) (entry string, first, slot int64, ok bool) {
 	}
 	key = key[1+len(cronKeyStart):]
 	first, slot = int64(binary.BigEndian.Uint64(key)), int64(binary.BigEndian.Uint64(key[8:]))
-	return string(name[3 : 3+int(name[2])]), first, slot, first >= 0 && slot >= 0 && slot <= MaxUnix
+	return string(name[3 : 3+int(name[2])]), first, slot, first >= 0 && slot >= 0 && slot <= MaxSlot
 }
 
 // claimSlot claims the lock of the slot whose turn it is.
@@ -273,13 +296,13 @@ func (n *Node) claimSlot(c *cron) {
 		return
 	}
 	name := n.slotName(c)
-	if !c.Any && !n.locks.Quorate(name) {
+	if c.any = c.Any && !n.isOnce(c); !c.any && !n.locks.Quorate(name) {
 		n.slotAgain(c)
 		return
 	}
 	slot, id := c.turn, n.ids.Make(n.random.Uint64(), n.random.Uint64(), 0, false) // no job has it: each claim has a holder of its own
 	c.waits, c.early = true, nil
-	now, claim := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: cronLeaseMS, Outlives: true, Any: c.Any && !c.Once}, func(o lock.Result) {
+	now, claim := n.locks.AcquireFor(lock.ForJob{Name: name, Job: id, Lease: cronLeaseMS, Outlives: true, Any: c.any}, func(o lock.Result) {
 		if n.stays(c) && c.turn == slot {
 			n.slotClaimed(c, &o)
 		}
@@ -369,6 +392,17 @@ func (n *Node) addOfCron(c *Cron, a *Add) error {
 	return n.policies.AddCron(c, a)
 }
 
+// isOnce says whether the jobs of a recurring job are at-most-once now. The queue's settings may say so, and may have changed since the
+// entry was set.
+func (n *Node) isOnce(c *cron) bool {
+	var a Add
+	return c.Once || n.addOfCron(&c.Cron, &a) == nil && a.Retry == 0
+}
+
+// slotDoubted says whether the job of a slot is at-most-once, and may have been made though this node doesn't know it: it has lost the end of
+// its data.
+func (n *Node) slotDoubted(c *cron, slot int64) bool { return slot <= n.crons.doubted && n.isOnce(c) }
+
 const errSyntaxOfCron Refusal = "ERR the options of a recurring job can't be read"
 
 // makeSlot makes the job of the slot whose turn it is.
@@ -378,11 +412,20 @@ func (n *Node) makeSlot(c *cron) {
 		n.slotServed(c, store.ID{}, err)
 		return
 	}
+	if a.Retry == 0 && c.any { // the queue's settings have changed since: the other side of a partition may have the lock, too
+		n.leaveCronSlot(c)
+		n.lookAtCron(c, n.wall())
+		return
+	}
+	if (a.Retry == 0 || !c.Any) && n.isApart(c.first) {
+		n.slotAgain(c)
+		return
+	}
 	a.Async, a.CanWait, a.Slot = true, true, &Slot{Name: c.name, At: c.turn, first: c.first}
 	if a.Retry == 0 && !n.mesh.Alone() && !c.after {
 		c.after, c.waits = true, true
 		n.setMark(c, SlotLost, slotID(a.Slot, &a))
-		n.lookAtCron(c, n.wall()+cronLeaseMS/2)
+		n.lookAtCron(c, n.wall()+cronWaitMS)
 		return
 	}
 	id := slotID(a.Slot, &a)
@@ -465,8 +508,7 @@ func (n *Node) setMark(c *cron, outcome SlotOutcome, id store.ID) {
 		n.crons.untold = append(n.crons.untold, c)
 	}
 	n.tellMark(c)
-	n.crons.tellAt = max(n.crons.tellAt, n.monotonic()+marksAgainMS)
-	n.wake = min(n.wake, n.now+marksAgainMS)
+	n.tellSoon()
 }
 
 // takeMark saves a mark.
@@ -491,21 +533,75 @@ func (n *Node) tellMarks() {
 	if cs.told = slices.DeleteFunc(cs.told, func(t markTelling) bool { return t.from == "" }); len(cs.told) > 0 {
 		n.hurryTick()
 	}
+	n.tellUntold()
+}
+
+// tellUntold tells the nodes that are connected those of the marks that they aren't known to have, until a majority has each. It goes through
+// a page of them in a tick. A round that finds nothing to tell is the last one, until there is another mark, or a node comes.
+func (n *Node) tellUntold() {
+	cs, now := &n.crons, n.monotonic()
 	if len(cs.untold) == 0 {
+		cs.tellAt = math.MaxInt64
+	}
+	if now < cs.tellAt {
+		n.wakeForMarks()
 		return
 	}
-	now := n.monotonic()
-	if now >= cs.tellAt {
-		cs.tellAt = now + marksAgainMS
-		cs.untold = slices.DeleteFunc(cs.untold, func(c *cron) bool {
-			if c.telling = n.crons.entries[c.name] == c && 1+len(c.heard) < n.mesh.Majority(); !c.telling {
-				return true
-			}
-			n.tellMark(c)
-			return false
-		})
+	var peers []*Peer
+	for _, p := range n.mesh.All() {
+		if p.Connected && n.mesh.features[p.ID].Crons {
+			peers = append(peers, p)
+		}
 	}
-	n.wake = min(n.wake, n.now+max(cs.tellAt-now, 1))
+	if len(peers) == 0 {
+		cs.tellAt = math.MaxInt64
+		return
+	}
+	messages := make([]wire.Message, len(peers))
+	for end := min(cs.telling+marksPage, len(cs.untold)); cs.telling < end; cs.telling++ {
+		c := cs.untold[cs.telling]
+		n.beginLife(c)
+		if c.telling = cs.entries[c.name] == c && 1+len(c.heard) < n.mesh.Majority(); !c.telling {
+			continue
+		}
+		cs.untold[cs.kept] = c
+		cs.kept++
+		for i, p := range peers {
+			if !slices.Contains(c.heard, p.Node) {
+				messages[i].Queue = c.mark.append(appendText(messages[i].Queue, []byte(c.name)))
+			}
+		}
+	}
+	for i, p := range peers {
+		if m := &messages[i]; len(m.Queue) > 0 {
+			m.Kind, cs.anyTold = wire.Marks, true
+			n.send(p, m)
+		}
+	}
+	switch {
+	case cs.telling < len(cs.untold):
+		n.hurryTick()
+		return
+	case cs.anyTold:
+		cs.tellAt = now + marksAgainMS
+	default:
+		cs.tellAt = math.MaxInt64
+	}
+	clear(cs.untold[cs.kept:])
+	cs.untold, cs.telling, cs.kept, cs.anyTold = cs.untold[:cs.kept], 0, 0, false
+	n.wakeForMarks()
+}
+
+func (n *Node) wakeForMarks() {
+	if cs := &n.crons; len(cs.untold) > 0 && cs.tellAt < math.MaxInt64 {
+		n.wake = min(n.wake, n.now+max(cs.tellAt-n.monotonic(), 1))
+	}
+}
+
+// tellSoon has marks told again soon that aren't known to a majority.
+func (n *Node) tellSoon() {
+	n.crons.tellAt = min(n.crons.tellAt, n.monotonic()+marksAgainMS)
+	n.wakeForMarks()
 }
 
 // tellMarksTo begins to tell all marks to a node that has come, or that has just been told of recurring jobs: before that it knew nothing to which
@@ -516,6 +612,7 @@ func (n *Node) tellMarksTo(p *Peer) {
 		n.crons.told = append(n.crons.told, markTelling{p.ID, "\x00"})
 		n.hurryTick()
 	}
+	n.tellSoon()
 }
 
 func (n *Node) tellAllMarks(t *markTelling) {
@@ -542,17 +639,20 @@ func (n *Node) tellAllMarks(t *markTelling) {
 func (n *Node) onMarks(p *Peer, m *wire.Message) error {
 	r := cronReader{b: m.Queue}
 	answer := &wire.Message{Kind: wire.Marks, Flags: wire.NoReply}
-	for len(r.b) > 0 {
+	marks := map[*cron]mark{} // of several marks of a recurring job the last one counts
+	for count := 0; len(r.b) > 0; count++ {
 		name, told := r.text(), r.mark()
-		if r.bad {
+		if r.bad || count == marksPage {
 			return wire.ErrMessage
 		}
-		c := n.crons.entries[string(name)]
-		if c == nil || c.first != told.First || told.Slot == 0 {
-			continue
+		if c := n.crons.entries[string(name)]; c != nil && c.first == told.First && told.Slot > 0 {
+			marks[c] = told
 		}
+	}
+	for _, c := range slices.SortedFunc(maps.Keys(marks), func(a, b *cron) int { return strings.Compare(a.name, b.name) }) {
+		told := marks[c]
 		n.learnMark(p, c, &told)
-		answer.Queue = c.mark.append(appendText(answer.Queue, name))
+		answer.Queue = c.mark.append(appendText(answer.Queue, []byte(c.name)))
 	}
 	if m.Flags&wire.NoReply == 0 && len(answer.Queue) > 0 {
 		n.send(p, answer)
@@ -561,6 +661,7 @@ func (n *Node) onMarks(p *Peer, m *wire.Message) error {
 }
 
 func (n *Node) learnMark(p *Peer, c *cron, told *mark) {
+	n.beginLife(c)
 	switch {
 	case told.counts(&c.mark):
 		c.heard = append(c.heard[:0], p.Node)
@@ -607,7 +708,7 @@ func (n *Node) slotRefused(p *Peer, m *wire.Message) bool {
 		if e := n.alike.Known(EntryCron, name); e != nil && e.Deleted {
 			why = wire.Served
 		}
-	case c.first > first || c.first == first && c.base() >= slot:
+	case c.first > first || c.first == first && (c.base() >= slot || n.slotDoubted(c, slot)):
 		if why = wire.Served; c.first == first && c.mark.Slot >= slot {
 			n.send(p, &wire.Message{Kind: wire.Marks, Flags: wire.NoReply, Queue: c.mark.append(appendText(nil, []byte(name)))})
 		}
@@ -634,29 +735,13 @@ func (n *Node) slotDenied(p *Peer, m *wire.Message) {
 	}
 }
 
-// restartCrons follows a start, or a promotion, with data whose end may be missing: so may marks. At-most-once jobs of slots up to now may
-// have been made.
-func (n *Node) restartCrons(exact bool) {
-	now := n.wall()
-	for _, c := range n.crons.entries {
-		c.making = making{}
-		if c.Once && !exact {
-			c.floor = now / 1000
-		}
-		if !c.Paused {
-			_, look := c.plan(now)
-			c.look = look
-			if c.place < 0 {
-				c.place = len(n.crons.due)
-				n.crons.due = append(n.crons.due, c)
-			}
-		}
-	}
-	n.crons.untold, n.crons.claims = nil, 0
-	heap.Init(&n.crons.due)
-	for i, c := range n.crons.due {
-		c.place = i
-	}
+// restartCrons follows a start, or a promotion. If that was with data whose end may be missing, so may marks be, and the at-most-once jobs of
+// the slots until then may have been made. A later start with whole data lacks them, too. Entries aren't gone through here, for they
+// may be very many: each follows when it is looked at next, see beginLife.
+func (n *Node) restartCrons() {
+	n.crons.doubted = min(n.past.Inexact, n.wall()) / 1000 // a clock that was ahead isn't believed
+	n.crons.untold, n.crons.telling, n.crons.kept, n.crons.claims = nil, 0, 0, 0
+	n.crons.life++
 	n.wakeForCron()
 }
 
@@ -677,5 +762,5 @@ func SlotOfJob(j *store.Job) (name []byte, slot int64, ok bool) {
 		return nil, 0, false
 	}
 	at := binary.LittleEndian.Uint64(e)
-	return e[slotHead:], int64(min(at, MaxUnix)), true
+	return e[slotHead:], int64(min(at, MaxSlot)), true
 }

@@ -22,6 +22,7 @@ const (
 
 	EntryCron = entries.ManyKinds | 1        // of a recurring job, see Cron
 	EntryMark = entries.OwnKinds | EntryCron // how far its slots are served, see mark
+	EntryMesh = entries.OwnKinds | 4         // the data are those of a node of a mesh, see noteMesh
 )
 
 const (
@@ -179,6 +180,42 @@ func (n *Node) tellZone() {
 	n.ChangeEntry(EntryZone, n.nodeID, value)
 }
 
+// noteMesh notes in the data, which a replica has too, that they are those of a node of a mesh. A replica that is promoted knows no other node
+// at first, nor does a server that is given a copy of the data: by the note it knows that others make the slots of its recurring jobs.
+// The value is since when the node that wrote it has been so, unix ms.
+func (n *Node) noteMesh() {
+	e := n.alike.Get(EntryMesh, "")
+	switch alone := n.mesh.Alone(); {
+	case !alone && e == nil && n.Crons() > 0:
+	case alone && e != nil && e.Stamp.Node != n.self.Node():
+		n.warn("this node is alone, and its data are those of a node of a mesh: it makes no recurring jobs but those with QUORUM any, and none with RETRY 0, before it meets a node (JOBMESH CLUSTER MEET). If there is no mesh any more, delete them and set them anew (CRON DEL, CRON SET)")
+	default:
+		return
+	}
+	n.ChangeEntry(EntryMesh, "", binary.AppendUvarint(nil, uint64(n.wall())))
+}
+
+// leftMesh follows when the node was told that it is alone: its last other node was forgotten.
+func (n *Node) leftMesh() {
+	if n.mesh.Alone() && !n.passive && !n.loading && n.alike.Get(EntryMesh, "") != nil {
+		n.ChangeEntry(EntryMesh, "", nil)
+	}
+}
+
+// isApart says whether this node is alone with the data of a mesh's node, and whether a recurring job that was set first at a time, unix ms, is
+// one of that mesh.
+func (n *Node) isApart(first int64) bool {
+	if !n.mesh.Alone() {
+		return false
+	}
+	e := n.alike.Get(EntryMesh, "")
+	if e == nil {
+		return false
+	}
+	since, _ := binary.Uvarint(e.Value)
+	return e.Stamp.Node != n.self.Node() || uint64(first) <= since
+}
+
 // elsewhere returns the nodes of list that are in no zone in which a node has a copy of the job already; all of them if
 // there is none. here says whether this node keeps a copy. A node without a zone is in one of its own.
 func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
@@ -209,6 +246,7 @@ func (n *Node) elsewhere(j *store.Job, list []*Peer, here bool) []*Peer {
 // tickEntries compares entries with the other nodes now and then.
 func (n *Node) tickEntries() {
 	n.tellZone()
+	n.noteMesh()
 	if n.mesh.Alone() {
 		n.alike.DropTombstones()
 		return

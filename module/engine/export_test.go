@@ -37,6 +37,40 @@ func CronValue(c *Cron) []byte { return c.value() }
 
 func ReadCron(b []byte) (Cron, error) { return parseCron(b) }
 
+// MarkOf is the mark of a recurring job as a message of marks has it, and SlotName the name of a slot's lock.
+func MarkOf(n *Node, name string) []byte {
+	return n.crons.entries[name].mark.append(appendText(nil, []byte(name)))
+}
+
+// MarkAt is MarkOf for another slot.
+func MarkAt(n *Node, name string, slot int64) []byte {
+	m := n.crons.entries[name].mark
+	m.First, m.Slot = n.crons.entries[name].first, slot
+	return m.append(appendText(nil, []byte(name)))
+}
+
+// SetMark serves a slot.
+func SetMark(n *Node, name string, slot int64) {
+	c := n.crons.entries[name]
+	c.turn = slot
+	n.setMark(c, SlotMade, store.ID{})
+}
+
+// CountMarks counts the marks of a message.
+func CountMarks(b []byte) (count int) {
+	for r := (cronReader{b: b}); len(r.b) > 0 && !r.bad; count++ {
+		r.text()
+		r.mark()
+	}
+	return count
+}
+
+func SlotName(n *Node, name string, slot int64) []byte {
+	c := *n.crons.entries[name]
+	c.turn = slot
+	return n.slotName(&c)
+}
+
 // SetPolicies replaces what New was given.
 func (n *Node) SetPolicies(p *Policies) { n.policies = p }
 

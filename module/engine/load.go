@@ -59,7 +59,7 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	s := settling{Trust: t}
 	n.settleSome(&s)
 	n.pauseAgain()
-	n.restartCrons(t.Exact || t.Same)
+	n.restartCrons()
 	return s.uncertain
 }
 

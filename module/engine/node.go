@@ -463,7 +463,7 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 		}
 	}
 	n.pauseAgain()
-	n.restartCrons(false)
+	n.restartCrons()
 	return true, uncertain
 }
 
@@ -480,10 +480,10 @@ func (n *Node) Past() Past { return n.past }
 // SetPast sets what the nodes' file has kept.
 func (n *Node) SetPast(p Past) { n.past = p }
 
-// lostEnd notes that the end of the data may be missing. It can have told of nodes that got a job.
+// lostEnd notes that the end of the data may be missing. It can have told of nodes that got a job, or of slots that were served.
 func (n *Node) lostEnd() {
 	n.past.Inexact = n.now
-	if n.store.Jobs() > 0 {
+	if n.store.Jobs() > 0 || n.Crons() > 0 {
 		n.nodesChanged()
 	}
 }

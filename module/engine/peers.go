@@ -80,7 +80,8 @@ func (n *Node) Reset() {
 	n.mesh.Reset()
 	n.locks.Reset()
 	n.resetting = false
-	n.past = Past{}
+	n.past.Promoted = 0
+	n.leftMesh()
 	n.SetLeaving(false)
 	n.Flush()
 }
@@ -177,6 +178,7 @@ func (h *host) Gone(p *Peer) {
 	if n.alike.zones[p.Node] != "" && !n.passive && !n.loading && !n.resetting {
 		n.ChangeEntry(EntryZone, p.ID.String(), nil)
 	}
+	n.leftMesh()
 }
 
 func (n *Node) nodesChanged() {

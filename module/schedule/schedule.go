@@ -20,7 +20,7 @@ const (
 // yearsAhead is how far ahead a slot is looked for: 29 February is missing for eight years around 2100.
 const yearsAhead = 9
 
-// Schedule says when slots are. The zero Schedule has none.
+// Schedule says when slots are. The zero Schedule has none. It isn't for several goroutines at once.
 type Schedule struct {
 	every, offset int64 // seconds; every is 0 for a line
 
@@ -28,6 +28,7 @@ type Schedule struct {
 	allDays                       bool   // the day of the month or the weekday is *, so both must match
 	elapsed                       bool   // the hour is * or */n: the slots go by elapsed time through a clock change
 	zone                          *time.Location
+	span                          span // the last one that was looked at
 }
 
 // Every has a slot each so many seconds (1 to MaxEvery), counted from 1970, plus an offset (0 to every-1).
@@ -137,142 +138,259 @@ var weekdays = []string{"0", "1", "2", "3", "4", "5", "6", "7", "sun", "mon", "t
 func (s *Schedule) Next(after int64) (slot int64, ok bool) {
 	switch {
 	case s.every > 0:
-		n := (after - s.offset) / s.every
-		if (after-s.offset)%s.every < 0 {
-			n--
-		}
-		return (n+1)*s.every + s.offset, true
+		return (floorDiv(after-s.offset, s.every)+1)*s.every + s.offset, true
 	case s.zone == nil:
 		return 0, false
-	case s.elapsed:
-		return s.nextElapsed(after)
 	}
-	return s.nextLocal(after)
+	for last := after + secondsAhead; after < last; after = s.span.end - 1 {
+		day, found := s.nextDay(floorDiv(after, dayLong)-1, floorDiv(last, dayLong)+1)
+		if !found {
+			return 0, false
+		}
+		after = max(after, (day-2)*dayLong) // no clock is two days ahead; and spans are dear
+		s.setSpan(after + 1)
+		at, end := s.shown(after+1), min(s.span.end, last)+s.span.offset
+		at, ok = s.first(at, end)
+		if slot = at - s.span.offset; s.isSkip() {
+			if change := minuteFrom(s.span.begin); change > after && (!ok || change < slot) && s.skips() {
+				slot, ok = change, true
+			}
+		}
+		if ok {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+// Count is how many slots are after a time and not after another one, unix seconds. It takes about 10 ns for each day of a line.
+func (s *Schedule) Count(after, to int64) (n int64) {
+	switch {
+	case after >= to:
+		return 0
+	case s.every > 0:
+		return floorDiv(to-s.offset, s.every) - floorDiv(after-s.offset, s.every)
+	case s.zone == nil:
+		return 0
+	}
+	for after < to {
+		s.setSpan(after + 1)
+		last := min(to, s.span.end-1)
+		n += s.between(s.shown(after+1), last+1+s.span.offset)
+		if s.isSkip() {
+			change := minuteFrom(s.span.begin)
+			shown := change + s.span.offset
+			if change > after && change <= last && s.skips() && (shown%60 != 0 || s.between(shown, shown+1) == 0) {
+				n++
+			}
+		}
+		after = last
+	}
+	return n
+}
+
+// Newest are the last slots after a time and not after another one, most of them at most, the oldest first. all is how many there are.
+func (s *Schedule) Newest(after, to int64, most int) (slots []int64, all int64) {
+	if all = s.Count(after, to); all == 0 || most == 0 {
+		return nil, all
+	}
+	n := all
+	for back := int64(3600); n > int64(most) && to-back > after; back *= 2 {
+		if some := s.Count(to-back, to); some >= int64(most) {
+			after, n = to-back, some
+		}
+	}
+	if s.every > 0 && n > int64(most) {
+		after, n = after+(n-int64(most))*s.every, int64(most)
+	}
+	for ; n > 0; n-- {
+		slot, ok := s.Next(after)
+		if !ok {
+			break
+		}
+		if after = slot; n <= int64(most) {
+			slots = append(slots, slot)
+		}
+	}
+	return slots, all
 }
 
 // IsEvery says whether the slots are so many seconds apart, and how many.
 func (s *Schedule) IsEvery() (every int64, yes bool) { return s.every, s.every > 0 }
 
-// matches says whether the slots' days include a date.
-func (s *Schedule) matches(date time.Time) bool {
-	if s.month&(1<<date.Month()) == 0 {
-		return false
-	}
-	dom, dow := s.dom&(1<<date.Day()) != 0, s.dow&(1<<date.Weekday()) != 0
-	if s.allDays {
-		return dom && dow
-	}
-	return dom || dow
+// span is a time in which the clocks of the zone differ from UTC by the same, unix seconds.
+type span struct {
+	begin, end     int64 // end is no part of it
+	before, offset int64 // what the clocks are ahead of UTC before the span, and in it
 }
 
-// date is a local date, as midnight UTC.
-func date(t time.Time) time.Time {
-	year, month, day := t.Date()
-	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
-}
+const (
+	dayLong      = 86400
+	secondsAhead = yearsAhead * 366 * dayLong
+	never        = 1 << 60 // beyond all times
+	quarter      = 15 * 60 // clocks aren't set within one
+)
 
-// nextDate is the first date from one on that matches.
-func (s *Schedule) nextDate(from time.Time) (time.Time, bool) {
-	for last := from.Year() + yearsAhead; from.Year() <= last; {
-		switch {
-		case s.month&(1<<from.Month()) == 0:
-			from = time.Date(from.Year(), from.Month()+1, 1, 0, 0, 0, 0, time.UTC)
-		case s.matches(from):
-			return from, true
-		default:
-			from = from.AddDate(0, 0, 1)
-		}
+// setSpan makes s.span the one that includes a time.
+func (s *Schedule) setSpan(at int64) {
+	if s.span.begin <= at && at < s.span.end {
+		return
 	}
-	return from, false
+	t := time.Unix(at, 0).In(s.zone)
+	_, offset := t.Zone()
+	s.span = span{begin: -never, end: never, before: int64(offset), offset: int64(offset)}
+	begin, end := t.ZoneBounds()
+	if !begin.IsZero() {
+		s.span.begin = begin.Unix()
+		_, before := begin.Add(-time.Second).Zone()
+		s.span.before = int64(before)
+	}
+	switch {
+	case end.IsZero():
+	case end.Unix() <= at: // package time ends each year after 365 days
+		s.span.end = (floorDiv(at, quarter) + 1) * quarter
+	default:
+		s.span.end = end.Unix()
+	}
 }
 
-// nextLocal is Next where each slot is a local time: one that comes twice counts the first time, and for one that is skipped the first
-// minute after it counts.
-func (s *Schedule) nextLocal(after int64) (slot int64, ok bool) {
-	// The slots of a date that is skipped as a whole are those of the next one's first minute.
-	day := date(time.Unix(after, 0).In(s.zone)).AddDate(0, 0, -1)
-	for {
-		if day, ok = s.nextDate(day); !ok {
-			return 0, false
-		}
-		for hours := s.hour; hours != 0; hours &= hours - 1 {
-			h := bits.TrailingZeros64(hours)
-			if s.local(day, h, 63-bits.LeadingZeros64(s.minute)) <= after {
-				continue // its last slot is past
+// shown is what the clocks show at a time of the span, as if it were UTC. For lines whose slots are local times it leaves out what they have
+// shown before, because a time that comes twice counts the first time.
+func (s *Schedule) shown(at int64) int64 {
+	shown := at + s.span.offset
+	if !s.elapsed && s.span.before > s.span.offset {
+		shown = max(shown, s.span.begin+s.span.before)
+	}
+	return shown
+}
+
+// isSkip says whether slots may lie in the time that the clocks skip where the span begins. They are due at the first minute after it.
+func (s *Schedule) isSkip() bool { return !s.elapsed && s.span.before < s.span.offset }
+
+// skips says whether there are such slots.
+func (s *Schedule) skips() bool {
+	_, some := s.first(s.span.begin+s.span.before, s.span.begin+s.span.offset)
+	return some
+}
+
+// first is the first time from one on, and before another one, that matches. They are as clocks show them.
+func (s *Schedule) first(from, end int64) (shown int64, ok bool) {
+	from = minuteFrom(from)
+	day := floorDiv(from, dayLong)
+	minute := int(from-day*dayLong) / 60
+	for day*dayLong < end {
+		matches, next := s.onDay(day)
+		if matches {
+			if m, found := s.minuteFrom(minute); found {
+				shown = day*dayLong + int64(m)*60
+				return shown, shown < end
 			}
-			for minutes := s.minute; minutes != 0; minutes &= minutes - 1 {
-				if slot = s.local(day, h, bits.TrailingZeros64(minutes)); slot > after {
-					return slot, true
-				}
-			}
 		}
-		day = day.AddDate(0, 0, 1)
-	}
-}
-
-// local is when the clocks of the zone show a time first, unix seconds; if they skip it, the first minute after it.
-func (s *Schedule) local(date time.Time, hour, minute int) int64 {
-	shown := date.Unix() + int64(hour)*3600 + int64(minute)*60 // as if it were UTC
-	t := time.Unix(shown, 0).In(s.zone)
-	from, to := t.Add(-24*time.Hour), t.Add(24*time.Hour)
-	_, before := from.Zone()
-	_, after := to.Zone()
-	early, late := shown-int64(max(before, after)), shown-int64(min(before, after))
-	if before == after {
-		return early
-	}
-	for _, at := range [...]int64{early, late} {
-		if _, offset := time.Unix(at, 0).In(s.zone).Zone(); at+int64(offset) == shown {
-			return at
-		}
-	}
-	// It is skipped: the clocks are set forward between early and late.
-	change, _ := time.Unix(late, 0).In(s.zone).ZoneBounds()
-	return (change.Unix() + 59) / 60 * 60
-}
-
-// nextElapsed is Next where each moment counts at which the zone's clocks show a time that matches.
-func (s *Schedule) nextElapsed(after int64) (slot int64, ok bool) {
-	t := time.Unix(after+1, 0).In(s.zone)
-	if sec := t.Second(); sec != 0 {
-		t = t.Add(time.Duration(60-sec) * time.Second)
-	}
-	for last := t.Year() + yearsAhead; t.Year() <= last; {
-		day, found := s.nextDate(date(t))
-		if !found {
-			return 0, false
-		}
-		if today := date(t); day != today {
-			// Clocks may be set just then, so the way is cut in two: to an hour before, then by minutes and hours.
-			if ahead := day.Sub(today) - 25*time.Hour; ahead > 24*time.Hour {
-				t = t.Add(ahead)
-				t = t.Add(-time.Duration(t.Minute()) * time.Minute)
-				continue
-			}
-			t = s.nextHour(t)
-			continue
-		}
-		if s.hour&(1<<t.Hour()) == 0 {
-			t = s.nextHour(t)
-			continue
-		}
-		if s.minute&(1<<t.Minute()) != 0 {
-			return t.Unix(), true
-		}
-		t = t.Add(time.Minute)
+		day, minute = next, 0
 	}
 	return 0, false
 }
 
-// nextHour is the next moment at which the clocks show a full hour, or are set.
-func (s *Schedule) nextHour(t time.Time) time.Time {
-	next := t.Add(time.Duration(60-t.Minute()) * time.Minute)
-	if _, change := t.ZoneBounds(); !change.IsZero() && change.Before(next) {
-		if next = change; next.Second() != 0 {
-			next = next.Add(time.Duration(60-next.Second()) * time.Second)
+// between counts the times from one on, and before another one, that match.
+func (s *Schedule) between(from, end int64) (n int64) {
+	from, end = minuteFrom(from), minuteFrom(end)
+	for day := floorDiv(from, dayLong); day*dayLong < end; {
+		matches, next := s.onDay(day)
+		if matches {
+			n += s.minutesBefore(min(end-day*dayLong, dayLong)) - s.minutesBefore(max(from-day*dayLong, 0))
+		}
+		day = next
+	}
+	return n
+}
+
+// onDay says whether the slots' days include one, counted from 1970, and which is the next one that may.
+func (s *Schedule) onDay(day int64) (matches bool, next int64) {
+	year, month, dayOfMonth := civil(day)
+	if s.month&(1<<month) == 0 {
+		if month++; month > 12 {
+			year, month = year+1, 1
+		}
+		return false, daysUntil(year, month)
+	}
+	weekday := (day%7 + 11) % 7 // 1 January 1970 was a Thursday
+	dom, dow := s.dom&(1<<dayOfMonth) != 0, s.dow&(1<<weekday) != 0
+	if s.allDays {
+		return dom && dow, day + 1
+	}
+	return dom || dow, day + 1
+}
+
+// nextDay is the first day from one on, and before another one, that the slots' days include.
+func (s *Schedule) nextDay(day, end int64) (first int64, ok bool) {
+	for day < end {
+		matches, next := s.onDay(day)
+		if matches {
+			return day, true
+		}
+		day = next
+	}
+	return 0, false
+}
+
+// minuteFrom is the first minute of a day from one on that matches.
+func (s *Schedule) minuteFrom(minute int) (m int, ok bool) {
+	hour := minute / 60
+	if s.hour&(1<<hour) != 0 {
+		if left := s.minute &^ (1<<(minute%60) - 1); left != 0 {
+			return hour*60 + bits.TrailingZeros64(left), true
 		}
 	}
-	return next.In(s.zone)
+	if left := s.hour &^ (1<<(hour+1) - 1); left != 0 {
+		return bits.TrailingZeros64(left)*60 + bits.TrailingZeros64(s.minute), true
+	}
+	return 0, false
+}
+
+// minutesBefore counts the minutes that match in the first seconds of a day.
+func (s *Schedule) minutesBefore(seconds int64) int64 {
+	hour, minute := seconds/3600, seconds%3600/60
+	n := bits.OnesCount64(s.hour&(1<<hour-1)) * bits.OnesCount64(s.minute)
+	if s.hour&(1<<hour) != 0 {
+		n += bits.OnesCount64(s.minute & (1<<minute - 1))
+	}
+	return int64(n)
+}
+
+// minuteFrom is the first full minute from a time on, in seconds.
+func minuteFrom(at int64) int64 { return floorDiv(at+59, 60) * 60 }
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// civil is the date of a day that is counted from 1970, and daysUntil the day on which a month begins (Howard Hinnant, "chrono-compatible
+// low-level date algorithms"). Package time takes several times as long.
+func civil(day int64) (year, month, dayOfMonth int64) {
+	day += 719468 // from 1 March of the year 0 on
+	era := floorDiv(day, 146097)
+	doe := day - era*146097
+	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
+	doy := doe - (365*yoe + yoe/4 - yoe/100)
+	m := (5*doy + 2) / 153
+	year, month, dayOfMonth = yoe+era*400, m+3, doy-(153*m+2)/5+1
+	if month > 12 {
+		year, month = year+1, month-12
+	}
+	return year, month, dayOfMonth
+}
+
+func daysUntil(year, month int64) int64 {
+	if month <= 2 {
+		year, month = year-1, month+12
+	}
+	era := floorDiv(year, 400)
+	yoe := year - era*400
+	return era*146097 + yoe*365 + yoe/4 - yoe/100 + (153*(month-3)+2)/5 - 719468
 }
 
 // Slots are the first n slots after a time.

@@ -1,6 +1,8 @@
 package schedule_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -118,7 +120,35 @@ func TestSeldom(t *testing.T) {
 	}
 }
 
+// The last days of far years, which are those of a rule.
+func TestFarYears(t *testing.T) {
+	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"} {
+		for _, line := range []string{"0 */6 * * *", "0 0,6,12,18 * * *"} {
+			s, err := schedule.Line(line, zone)
+			require.NoError(t, err)
+			slots := s.Slots(moment(t, "2048-12-20 00:00 +0000"), 20*4)
+			assert.Equal(t, int64(80), s.Count(moment(t, "2048-12-20 00:00 +0000"), slots[79]))
+			for i := 1; i < len(slots); i++ {
+				require.Equal(t, int64(6*3600), slots[i]-slots[i-1], zone)
+			}
+		}
+	}
+}
+
 func TestEvery(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		every := rapid.Int64Range(1, 5000).Draw(r, "every")
+		s := schedule.Every(every, rapid.Int64Range(0, every-1).Draw(r, "offset"))
+		after, span := rapid.Int64Range(0, 10_000).Draw(r, "after"), rapid.Int64Range(0, 10_000).Draw(r, "span")
+		var all []int64
+		for at, _ := s.Next(after); at <= after+span; at, _ = s.Next(at) {
+			all = append(all, at)
+		}
+		assert.Equal(r, int64(len(all)), s.Count(after, after+span))
+		most := rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(r, "most")
+		newest, _ := s.Newest(after, after+span, most)
+		assert.Equal(r, fmt.Sprint(all[max(len(all)-most, 0):]), fmt.Sprint(newest))
+	})
 	s := schedule.Every(60, 5)
 	assert.Equal(t, []int64{5, 65, 125}, s.Slots(4, 3))
 	assert.Equal(t, []int64{65}, s.Slots(5, 1))
@@ -158,6 +188,14 @@ func TestNextFindsEach(t *testing.T) {
 			all, at = append(all, slot), slot
 		}
 		assert.Equal(r, all, slow(loc, line, from, to))
+		after := rapid.Int64Range(from, to).Draw(r, "after")
+		until := rapid.Int64Range(after-1, to).Draw(r, "until")
+		some := slices.DeleteFunc(all, func(at int64) bool { return at <= after || at > until })
+		assert.Equal(r, int64(len(some)), s.Count(after, until))
+		most := rapid.SampledFrom([]int{0, 1, 3, 100}).Draw(r, "most")
+		newest, count := s.Newest(after, until, most)
+		assert.Equal(r, int64(len(some)), count)
+		assert.Equal(r, fmt.Sprint(some[max(len(some)-most, 0):]), fmt.Sprint(newest))
 	})
 }
 

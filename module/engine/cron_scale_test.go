@@ -1,0 +1,170 @@
+package engine_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"jobmesh/module/engine"
+	"jobmesh/module/wire"
+)
+
+// manyCrons makes a node with recurring jobs that have a line.
+func manyCrons(t *testing.T, count int, line string) *engine.Node {
+	n := maker(dawn)
+	for i := range count {
+		_, err := n.SetCron(fmt.Sprint(i), engine.Cron{Line: line, Zone: "Europe/Berlin", Queue: []byte("q"), Body: []byte("b"), Missed: engine.MissedSkip})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	return n
+}
+
+// A server was suspended for a day, or its clock was set ahead: each of very many recurring jobs has missed slots. No tick takes long.
+func TestCronsMissedByADay(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, line := range []string{"*/5 * * * *", "*/5 0-23 * * *"} {
+		const count = 5000
+		n := manyCrons(t, count, line)
+		n.SetNow(dawn + 86_400_000)
+		var took []time.Duration
+		for range 30 {
+			began := threadTime(t)
+			n.Tick()
+			took = append(took, threadTime(t)-began)
+			n.Effects()
+		}
+		t.Log(line, took)
+		assert.Less(t, median(took[:count/1000]), 5*time.Millisecond, line)
+		for _, i := range []int{0, count - 1} {
+			s, _ := n.CronNamed(fmt.Sprint(i))
+			assert.InDelta(t, 288, s.LeftOut, 1, line)
+		}
+	}
+}
+
+func median(took []time.Duration) time.Duration {
+	least := time.Hour
+	for _, d := range took {
+		over := 0
+		for _, other := range took {
+			if other > d {
+				over++
+			}
+		}
+		if over <= len(took)/2 {
+			least = min(least, d)
+		}
+	}
+	return least
+}
+
+// A promotion doesn't go through all recurring jobs.
+func TestCronsPromotion(t *testing.T) {
+	n := manyCrons(t, 5000, "*/5 0-23 * * *")
+	took := spent(t, func() func() {
+		n.SetPassive(true)
+		n.Effects()
+		n.Tick()
+		return func() {
+			done, _ := n.Promote(nil)
+			require.True(t, done)
+		}
+	})
+	assert.Less(t, took, time.Millisecond)
+	n.SetNow(dawn + 86_400_000)
+	for range 20 {
+		n.Tick()
+		n.Effects()
+	}
+	s, _ := n.CronNamed("77")
+	assert.InDelta(t, 288, s.LeftOut, 1)
+}
+
+// CRON NEXT COUNT 1000 doesn't take long, however seldom the slots are.
+func TestCronNextTakesLittle(t *testing.T) {
+	for _, line := range []string{"* * * * *", "*/5 0-23 * * *", "5 3 29 2 *", "0 * 29 2 *", "30 2 * * mon"} {
+		n := manyCrons(t, 1, line)
+		assert.Less(t, spent(t, func() func() { return func() { n.CronSlots("0", 1000) } }), 5*time.Millisecond, line)
+	}
+}
+
+// Very many marks are known to no majority. They are told page by page, and only while a node is connected that may lack them.
+func TestMarksAreToldInPages(t *testing.T) {
+	const many = 2000
+	now, peer := int64(dawn), wire.NodeID{1, 2, 3}
+	n := maker(now)
+	for i := range many {
+		_, err := n.SetCron(fmt.Sprint(i), engine.Cron{Every: 3600, Queue: []byte("q"), Body: []byte("b")})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	for i := range byte(4) { // so two nodes aren't a majority
+		n.Mesh().Add(wire.NodeID{1, 2, 4, i}, "")
+	}
+	n.Mesh().Add(peer, "")
+	for i := range many {
+		engine.SetMark(n, fmt.Sprint(i), 1_700_000_000)
+	}
+	n.Effects()
+	told := func(ticks int) (most, marks int) {
+		for range ticks {
+			now += 50
+			n.SetNow(now)
+			n.Tick()
+			messages := 0
+			for _, e := range n.Effects() {
+				var m wire.Message
+				if e.Kind == engine.Send && m.Parse(n.Message(&e)) == nil && m.Kind == wire.Marks && m.Flags&wire.NoReply == 0 {
+					messages++
+					marks += engine.CountMarks(m.Queue)
+				}
+			}
+			most = max(most, messages)
+		}
+		return most, marks
+	}
+	_, marks := told(50)
+	assert.Zero(t, marks)
+	n.SetFeatures(peer, engine.Features{Crons: true, Entries: true})
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
+	n.Effects()
+	most, marks := told(50)
+	assert.Equal(t, 1, most, "messages in a tick")
+	assert.GreaterOrEqual(t, marks, many)
+}
+
+// A message has a page of marks at most, and the last mark of a recurring job counts.
+func TestMarksInAMessage(t *testing.T) {
+	peer := wire.NodeID{1, 2, 3}
+	n := maker(dawn)
+	_, err := n.SetCron("e", engine.Cron{Every: 3600, Queue: []byte("q"), Body: []byte("b")})
+	require.NoError(t, err)
+	n.Mesh().Up(peer, "10.0.0.1:1", false)
+	n.Effects()
+	hear := func(count int) (logged int, err error) {
+		var marks []byte
+		for i := range count {
+			marks = append(marks, engine.MarkAt(n, "e", dawn/1000+int64(i)*3600)...)
+		}
+		err = n.Receive(peer, (&wire.Message{Kind: wire.Marks, Queue: marks}).Append(nil))
+		for _, e := range n.Effects() {
+			if e.Kind == engine.LogEntry {
+				logged++
+			}
+		}
+		return logged, err
+	}
+	logged, err := hear(200)
+	require.NoError(t, err)
+	assert.Equal(t, 1, logged)
+	s, _ := n.CronNamed("e")
+	assert.Equal(t, int64(dawn/1000+199*3600), s.Last)
+	_, err = hear(201)
+	assert.ErrorIs(t, err, wire.ErrMessage)
+}
