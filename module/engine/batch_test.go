@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -129,4 +130,38 @@ func TestBatchOfADeletedQueueIsRefusedSoon(t *testing.T) {
 	for _, a := range b.Answers {
 		require.Equal(t, engine.ErrReplRemoved, a.Err)
 	}
+}
+
+// A body that is too long, in the middle of an ADDJOBS, is refused by itself, here and with copies elsewhere.
+func TestABodyTooLongAmongOthers(t *testing.T) {
+	// This reserves addresses alone: memory is used only where it is touched.
+	long, err := syscall.Mmap(-1, 0, store.MaxBody+1, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	require.NoError(t, err)
+	defer syscall.Munmap(long)
+	for _, copies := range []int64{1, 2} {
+		n, _ := bulkAdder(t)
+		a := engine.Add{Queue: []byte("q"), TTL: 1000, Retry: 10, CanWait: true, Replicate: int(copies), Async: true}
+		b, wait, err := n.AddJobs(&a, [][]byte{[]byte("1"), long, []byte("3")}, nil)
+		require.NoError(t, err)
+		require.False(t, wait)
+		require.Len(t, b.Answers, 3)
+		assert.Equal(t, engine.Answer{Err: engine.ErrBody}, b.Answers[1])
+		for _, i := range []int{0, 2} {
+			assert.NoError(t, b.Answers[i].Err)
+			assert.NotNil(t, n.Job(&b.Answers[i].ID))
+		}
+		assert.Equal(t, uint64(2), n.Queue([]byte("q")).Waiting())
+	}
+}
+
+// A client that polls asks the other nodes. It doesn't if its queue is paused in output.
+func TestAPausedQueueIsNotPolled(t *testing.T) {
+	n, _ := bulkAdder(t)
+	n.Poll([]byte("q"), 1)
+	assert.Equal(t, 1, sent(n, wire.NeedJobs))
+	_, err := n.SetPause([]byte("paused"), engine.PauseOut, 0)
+	require.NoError(t, err)
+	n.Effects()
+	n.Poll([]byte("paused"), 1)
+	assert.Zero(t, sent(n, wire.NeedJobs))
 }
