@@ -410,7 +410,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		j = n.heardEnd(j, m)
 		if m.Flags&wire.ByClient != 0 {
-			n.tellsEndElsewhere(j, p)
+			n.tellsEndElsewhere(j)
 		}
 		if !cancelled(j) {
 			n.Stats.Acked++

@@ -238,10 +238,11 @@ func (n *Node) tellDone(j *store.Job) {
 	}
 }
 
-// tellsEndElsewhere tells the end of a job that a client said at another node, which doesn't know the job: the first of the holders tells the event in its place.
-func (n *Node) tellsEndElsewhere(j *store.Job, p *Peer) {
+// tellsEndElsewhere tells the end of a job that a client said at another node, which doesn't know the job: the node that has the job tells the event in its
+// place. Holders don't all know of each other, so they couldn't agree on one of them.
+func (n *Node) tellsEndElsewhere(j *store.Job) {
 	switch {
-	case !n.foremost(j, p):
+	case j.State != store.StateQueued && j.Place != store.InWorking && j.Reason() != store.Delayed && !(held(j) && n.CountsHere(j)):
 	case cancelled(j):
 		n.tellsCancelled(j, nil)
 	case n.wants(EventDone):

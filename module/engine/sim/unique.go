@@ -519,6 +519,9 @@ func (s *Sim) probe(key, q int, mesh bool) {
 		s.fail("node %d: a job by the key k%d of %s (mesh %v) isn't delivered any more%s", n.i, key, name, mesh, s.placement(s.jobs[id]))
 		return
 	}
+	if j := s.jobs[id]; j != nil {
+		j.ends++
+	}
 	n.call(func() { n.e.Ack(&id) })
 	s.run(s.now + 2000)
 }
