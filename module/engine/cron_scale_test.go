@@ -1,8 +1,11 @@
 package engine_test
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -167,4 +170,59 @@ func TestMarksInAMessage(t *testing.T) {
 	assert.Equal(t, int64(dawn/1000+199*3600), s.Last)
 	_, err = hear(201)
 	assert.ErrorIs(t, err, wire.ErrMessage)
+}
+
+// A node meets a mesh that has very many recurring jobs. No message takes long, at either end.
+func TestCronsAreLearntInPages(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	const count = 40_000
+	nodes := map[wire.NodeID]*engine.Node{}
+	var all []*engine.Node
+	for _, id := range []string{"1111111111111111111111111111111111111111", "2222222222222222222222222222222222222222"} {
+		n, _, _ := namedNode(id, dawn, nil)
+		all = append(all, n)
+		nodes[n.Self()] = n
+	}
+	for i := range count {
+		_, err := all[0].SetCron(fmt.Sprint("entry", i), engine.Cron{Every: 3600, Queue: []byte("q"), Body: []byte("b")})
+		require.NoError(t, err)
+		all[0].Effects()
+	}
+	type letter struct {
+		from, to wire.NodeID
+		message  []byte
+	}
+	var mail []letter
+	for i, n := range all {
+		other := all[1-i].Self()
+		n.SetFeatures(other, engine.Features{Crons: true, Entries: true})
+		n.Mesh().Up(other, "10.0.0.1:1", true)
+	}
+	take := func() {
+		for _, n := range all {
+			for _, e := range n.Effects() {
+				if e.Kind != engine.Send {
+					continue
+				}
+				if b := n.Message(&e); wire.Kind(b[0]) == wire.Entries || wire.Kind(b[0]) == wire.EntrySums {
+					mail = append(mail, letter{n.Self(), e.Peer.ID, bytes.Clone(b)})
+				}
+			}
+		}
+	}
+	var took []time.Duration
+	for take(); len(mail) > 0 && all[1].Crons() < count; take() {
+		l := mail[0]
+		mail = mail[1:]
+		nodes[l.to].SetNow(dawn)
+		began := threadTime(t)
+		require.NoError(t, nodes[l.to].Receive(l.from, l.message))
+		took = append(took, threadTime(t)-began)
+	}
+	require.Equal(t, count, all[1].Crons())
+	slices.Sort(took)
+	t.Log(len(took), "messages, the longest", took[len(took)-10:])
+	assert.Less(t, took[len(took)-5], 5*time.Millisecond) // 1 ms on a machine at rest
 }

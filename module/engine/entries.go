@@ -29,6 +29,7 @@ const (
 	compareEveryMS = 30_000
 	compareSoonMS  = 1000 // after a change, and so much later for each node
 	compareEachMS  = 100
+	entriesPage    = 100 // entries in a message; more only where one of the smallest parts of the table has more
 	aheadMostMS    = 1000 * 365 * 24 * 3600 * 1000
 )
 
@@ -332,11 +333,17 @@ func (n *Node) onEntrySums(p *Peer, m *wire.Message) error {
 			n.sendSums(p, part.Child(i), 0)
 		}
 	default:
-		reply := n.tellsEntries(nil, 0)
+		reply, count := n.tellsEntries(nil, 0), 0
 		reply.Round = roundOf(part)
 		for _, i := range differ {
+			leaf := n.alike.In(part.Child(i))
+			if count > 0 && count+len(leaf) > entriesPage {
+				n.send(p, reply)
+				reply.Count, reply.Queue, count = 0, nil, 0
+			}
 			reply.Count |= 1 << i
-			for _, e := range n.alike.In(part.Child(i)) {
+			count += len(leaf)
+			for _, e := range leaf {
 				reply.Queue = e.Append(reply.Queue)
 				recurring = recurring || e.Kind == EntryCron
 			}
@@ -358,8 +365,15 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 		return wire.ErrMessage
 	}
 	told := map[*entries.Entry]bool{} // the entries of this node's table of which the message has one
-	var later []byte
-	recurring := false
+	var later []byte                  // is sent by pages
+	count, recurring := 0, false
+	tell := func(e *entries.Entry) {
+		later, recurring = e.Append(later), recurring || e.Kind == EntryCron
+		if count++; count%entriesPage == 0 {
+			n.send(p, n.tellsEntries(later, 0))
+			later = nil
+		}
+	}
 	err := entries.Parse(m.Queue, func(e *entries.Entry) error {
 		if e.Kind.Own() {
 			return wire.ErrMessage
@@ -377,7 +391,7 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 			if !valid.Saw(e) {
 				n.entryChanged(nil, e)
 			}
-			later, recurring = valid.Append(later), recurring || valid.Kind == EntryCron
+			tell(valid)
 		}
 		return nil
 	})
@@ -391,13 +405,15 @@ func (n *Node) onEntries(p *Peer, m *wire.Message) error {
 		}
 		for _, e := range n.alike.In(part.Child(i)) {
 			if !told[e] {
-				later, recurring = e.Append(later), recurring || e.Kind == EntryCron
+				tell(e)
 			}
 		}
 	}
 	switch {
-	case len(later) > 0:
-		n.send(p, n.tellsEntries(later, 0))
+	case count > 0:
+		if len(later) > 0 {
+			n.send(p, n.tellsEntries(later, 0))
+		}
 		if recurring {
 			n.tellMarksTo(p)
 		}

@@ -2,7 +2,10 @@ package entries_test
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -83,6 +86,40 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The entries are in order however many come and go.
+func TestOrderOfVeryMany(t *testing.T) {
+	var table entries.Table
+	names := map[string]bool{}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 20_000 {
+		name := fmt.Sprint(r.IntN(8000))
+		if value := []byte("v"); i%3 == 2 || i > 15_000 {
+			table.Forget(2, name)
+			delete(names, name)
+		} else {
+			table.Change(2, name, value, 2, int64(i), 0)
+			names[name] = true
+		}
+	}
+	table.Change(1, "before", []byte("v"), 2, 0, 0)
+	table.Change(3, "after", []byte("v"), 2, 0, 0)
+	want := slices.Sorted(maps.Keys(names))
+	require.Greater(t, len(want), 1500)
+	got := func(all iter.Seq[*entries.Entry]) (list []string) {
+		for e := range all {
+			list = append(list, e.Name)
+		}
+		return list
+	}
+	assert.Equal(t, want, got(table.AllOf(2)))
+	for _, from := range []string{"", "0", "4", "4321", "5x", "9", "a"} {
+		at, _ := slices.BinarySearch(want, from)
+		assert.Equal(t, fmt.Sprint(want[at:]), fmt.Sprint(got(table.From(2, from))))
+	}
+	assert.Len(t, table.All(), len(want)+2)
+	assert.Len(t, table.Text(), table.Bytes())
 }
 
 // Two entries have one stamp: their node lost the first one in a crash, and its clock was set back. Nodes that know different ones have

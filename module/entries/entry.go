@@ -76,7 +76,6 @@ type Entry struct {
 	learnt  int64 // monotonic ms, when it came to this table
 	retired bool  // a tombstone so old that it doesn't count in the sums
 	place   int   // in class.oldest
-	gone    bool  // it was dropped, see class.unsort
 }
 
 // compare returns 1 if e is the one that counts of two entries of the same key, -1 if o is, and 0 if they are the same. Two entries

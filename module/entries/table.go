@@ -44,7 +44,7 @@ type Table struct {
 
 // class is the entries that share a limit.
 type class struct {
-	sorted []*Entry // all of them, in the order of kinds and names
+	sorted sorted // all of them
 	bytes  int
 	oldest table.Schedule[*tombstone]
 }
@@ -58,7 +58,7 @@ func (c *class) fullWithout(i, size, dropped int) bool {
 	if i&int(ManyKinds>>6) != 0 {
 		most, bytes = MostMany, MostManyBytes
 	}
-	return len(c.sorted)-dropped >= most || c.bytes+size >= bytes
+	return c.sorted.count-dropped >= most || c.bytes+size >= bytes
 }
 
 // tombstone is an entry in class.oldest, which has all tombstones, the least stamp first.
@@ -116,7 +116,11 @@ func (t *Table) Known(kind Kind, name string) *Entry { return t.entries[key{kind
 
 // All are the entries, and the tombstones, in the order of kinds and names.
 func (t *Table) All() []*Entry {
-	return slices.Concat(t.classes[0].sorted, t.classes[1].sorted, t.classes[2].sorted, t.classes[3].sorted)
+	all := make([]*Entry, 0, len(t.entries))
+	for i := range t.classes {
+		all = slices.AppendSeq(all, t.classes[i].sorted.from(&Entry{}))
+	}
+	return all
 }
 
 // AllOf are the entries of a kind, without tombstones, in the order of names.
@@ -126,11 +130,10 @@ func (t *Table) AllOf(kind Kind) iter.Seq[*Entry] {
 
 // From is AllOf from a name on.
 func (t *Table) From(kind Kind, name string) iter.Seq[*Entry] {
-	sorted := t.classes[kind.class()].sorted
-	at, _ := slices.BinarySearchFunc(sorted, &Entry{Kind: kind, Name: name}, compareKeys)
+	all := t.classes[kind.class()].sorted.from(&Entry{Kind: kind, Name: name})
 	return func(yield func(*Entry) bool) {
-		for ; at < len(sorted) && sorted[at].Kind == kind; at++ {
-			if e := sorted[at]; !e.Deleted && !yield(e) {
+		for e := range all {
+			if e.Kind != kind || !e.Deleted && !yield(e) {
 				return
 			}
 		}
@@ -141,7 +144,7 @@ func (t *Table) From(kind Kind, name string) iter.Seq[*Entry] {
 func (t *Table) Text(before ...byte) []byte {
 	b := append(make([]byte, 0, len(before)+t.Bytes()), before...)
 	for i := range t.classes {
-		for _, e := range t.classes[i].sorted {
+		for e := range t.classes[i].sorted.from(&Entry{}) {
 			b = append(b, e.bytes...)
 		}
 	}
@@ -310,17 +313,13 @@ func (t *Table) put(e *Entry) {
 	if old != nil {
 		t.drop(old)
 	}
-	e.bytes, e.gone = e.Append(nil), false
+	e.bytes = e.Append(nil)
 	c.bytes += len(e.bytes)
 	if !e.Deleted {
 		t.counts[e.Kind]++
 	}
 	t.entries[k] = e
-	if at, found := slices.BinarySearchFunc(c.sorted, e, compareKeys); found {
-		c.sorted[at] = e
-	} else {
-		c.sorted = slices.Insert(c.sorted, at, e)
-	}
+	c.sorted.put(e)
 	if e.Deleted {
 		t.dead[k] = e
 		heap.Push(&c.oldest, (*tombstone)(e))
@@ -340,16 +339,10 @@ func (t *Table) remove(e *Entry) {
 	t.classes[e.Kind.class()].unsort([]*Entry{e})
 }
 
-// unsort is the end of a removal: it takes entries that were dropped out of the sorted ones. If they are several, it does so in one pass.
+// unsort is the end of a removal: it takes entries that were dropped out of the sorted ones.
 func (c *class) unsort(gone []*Entry) {
-	switch len(gone) {
-	case 0:
-	case 1:
-		if at, found := slices.BinarySearchFunc(c.sorted, gone[0], compareKeys); found {
-			c.sorted = slices.Delete(c.sorted, at, at+1)
-		}
-	default:
-		c.sorted = slices.DeleteFunc(c.sorted, func(e *Entry) bool { return e.gone })
+	for _, e := range gone {
+		c.sorted.remove(e)
 	}
 }
 
@@ -357,7 +350,7 @@ func (c *class) unsort(gone []*Entry) {
 func (t *Table) drop(e *Entry) {
 	k, c := e.key(), &t.classes[e.Kind.class()]
 	delete(t.entries, k)
-	if e.gone = true; e.Deleted {
+	if e.Deleted {
 		delete(t.dead, k)
 		heap.Remove(&c.oldest, e.place)
 	} else {
