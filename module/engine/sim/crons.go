@@ -28,8 +28,8 @@ type Crons struct {
 }
 
 const (
-	cronPauseSecs = 30  // after all has healed, until they are paused
-	cronJudgeSecs = 130 // until the nodes are compared; slots that were missed are made meanwhile
+	cronPauseSecs = 60  // after all has healed, until they are paused: a node that has just ended may have a slot's lock for 30 s
+	cronJudgeSecs = 160 // until the nodes are compared; slots that were missed are made meanwhile
 )
 
 // cronEntry is a recurring job.

@@ -928,7 +928,7 @@ func (s *Sim) heal() {
 			s.restart(n)
 		}
 		n.paused = false
-		n.skew = s.nodes[0].skew
+		n.skew, n.setAt = s.nodes[0].skew, s.now
 		n.call(func() {
 			n.e.SetMemory(0)
 			n.e.SetLeaving(false)
