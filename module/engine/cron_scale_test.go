@@ -224,5 +224,5 @@ func TestCronsAreLearntInPages(t *testing.T) {
 	require.Equal(t, count, all[1].Crons())
 	slices.Sort(took)
 	t.Log(len(took), "messages, the longest", took[len(took)-10:])
-	assert.Less(t, took[len(took)-5], 5*time.Millisecond) // 1 ms on a machine at rest
+	assert.Less(t, took[len(took)*95/100], 5*time.Millisecond) // the longest takes 1 ms on a machine at rest
 }
