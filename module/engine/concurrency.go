@@ -282,7 +282,8 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		if r.slotsTaken == 0 || r.slotsTaken >= int(r.set.AtOnce) {
 			free = n.slotFreeAt(r)
 		}
-		n.lookAt(r, min(max(r.slotsAgain, free), now+rateLookMS))
+		r.slotsAgain = min(max(r.slotsAgain, free), now+rateLookMS) // a client that polls doesn't look at all slots each time
+		n.lookAt(r, r.slotsAgain)
 	}
 	return false
 }
@@ -316,9 +317,7 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 			return
 		}
 		r.spare, r.slotTries, r.slotsTaken = append(r.spare, s), 0, 0
-		if most > slotsLook {
-			r.firstSlot = (o.Slot + 1) % most
-		}
+		r.firstSlot = (o.Slot + 1) % most
 		r.why = LimitedSlots
 		n.setLimited(r, NotLimited)
 		return
