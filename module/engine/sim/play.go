@@ -353,7 +353,12 @@ func (s *Sim) take(n *node, sj *store.Job) {
 		s.at(when, func() { s.nack(j, n) })
 		if s.r.IntN(2) == 0 { // to be sure, it tells another node at the same time
 			j.excuses++
-			s.at(when, func() { s.nack(j, s.nodes[s.r.IntN(len(s.nodes))]) })
+			s.at(when, func() {
+				if j.unique != nil {
+					j.unique.twice = true
+				}
+				s.nack(j, s.nodes[s.r.IntN(len(s.nodes))])
+			})
 		}
 		return
 	}

@@ -16,7 +16,7 @@ import (
 //     was answered by that ID before the delivery began after this answer, at a time when all nodes were connected to each other, and
 //     stayed so. (A node that is away has an older body, and may deliver that.)
 //   - while the mesh was whole from the delivery on, no body is replaced while a client has the job: it ends the job, and the body would never
-//     be delivered.
+//     be delivered. A job that was given back to two nodes at a time is left out: two clients may have it, and one of them gives it back.
 //
 // That one job of a key waits at most is a rule for all unique jobs.
 
@@ -67,7 +67,7 @@ func (s *Sim) bodyGiven(n *node, j *job, sj *store.Job) {
 	if s.Uniques == nil || !s.Uniques.Bodies || j.unique == nil {
 		return
 	}
-	j.unique.hands = s.whole()
+	j.unique.hands = s.whole() && !j.unique.twice
 	b := s.uniques.bodies[string(sj.Body())]
 	switch {
 	case b == nil || b.wait != j.unique.wait:

@@ -65,6 +65,7 @@ type uniqueJob struct {
 	at        int64
 	body      *bodyAdd // nil: bodies aren't judged
 	hands     bool     // a client has the job, by a delivery while the mesh was whole
+	twice     bool     // a client has given it back to two nodes at a time, so that two clients may get it
 }
 
 // working is a client that works on a job.
