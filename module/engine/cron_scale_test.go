@@ -79,7 +79,7 @@ func TestCronsPromotion(t *testing.T) {
 			require.True(t, done)
 		}
 	})
-	assert.Less(t, took, time.Millisecond)
+	assert.Less(t, took, 3*time.Millisecond)
 	n.SetNow(dawn + 86_400_000)
 	for range 20 {
 		n.Tick()
@@ -93,7 +93,7 @@ func TestCronsPromotion(t *testing.T) {
 func TestCronNextTakesLittle(t *testing.T) {
 	for _, line := range []string{"* * * * *", "*/5 0-23 * * *", "5 3 29 2 *", "0 * 29 2 *", "30 2 * * mon"} {
 		n := manyCrons(t, 1, line)
-		assert.Less(t, spent(t, func() func() { return func() { n.CronSlots("0", 1000) } }), 5*time.Millisecond, line)
+		assert.Less(t, spent(t, func() func() { return func() { n.CronSlots("0", 1000) } }), 15*time.Millisecond, line)
 	}
 }
 
