@@ -416,6 +416,7 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			n.Stats.Acked++
 			j = n.tellsDependents(j)
 		}
+		j = n.setWish(j, store.FindExtra(m.Job.Extras, store.TagCancel)) // this node tells others what it was told
 		n.acknowledge(j, p)
 	}
 	if fresh && len(m.Holders) == 0 {

@@ -60,10 +60,10 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 	case n.pendingAddOf(id) != nil:
 		return n.CancelFor(id, reason)
 	case n.nobodyWorksOn(j):
-		if j.Holders() > 0 {
-			n.setExtra(j, store.TagCancel, wish) // a holder may know of a worker, see leavesToWorker
+		if j.Holders() == 0 {
+			wish = nil
 		}
-		return n.CancelFor(id, reason)
+		return n.cancelFor(id, reason, wish) // a holder may know of a worker, see leavesToWorker
 	}
 	j, ok := n.setExtra(j, store.TagCancel, wish)
 	if !ok {
@@ -101,6 +101,14 @@ func (n *Node) cancelAway(id *store.ID, wish []byte) {
 	if ok {
 		n.wishes(j)
 	}
+}
+
+// setWish makes the wish to cancel a job another one, or none (nil). The job may move.
+func (n *Node) setWish(j *store.Job, wish []byte) *store.Job {
+	if wish != nil || j.Parts > 0 && j.Extra(store.TagCancel) != nil {
+		j, _ = n.setExtra(j, store.TagCancel, wish)
+	}
+	return j
 }
 
 // leavesToWorker says whether a SetAck is that of a CANCELJOB … SOFT at a node which knew of no worker, for it missed WORKING, while a client of this
@@ -175,7 +183,7 @@ func (n *Node) stop(j *store.Job) {
 	}
 	n.Stats.Cancelled++
 	n.tellsCancelled(j, reason)
-	n.cancel(j, OutcomeCancelled, reason)
+	n.cancel(n.setWish(j, nil), OutcomeCancelled, reason) // the end counts, wherever else a client has the job
 }
 
 // stopped are the jobs that were cancelled while somebody may have worked on them.

@@ -66,13 +66,16 @@ next:
 			s = AllEvents
 			continue
 		}
+		if strings.EqualFold(name, "none") {
+			continue
+		}
 		for e, known := range eventNames {
 			if strings.EqualFold(name, known) {
 				s |= 1 << e
 				continue next
 			}
 		}
-		return 0, fmt.Errorf("there is no event %.32q: name some of %s, with spaces between them, or all", name, strings.Join(eventNames[:], " "))
+		return 0, fmt.Errorf("there is no event %.32q: name some of %s, with spaces between them, all, or none", name, strings.Join(eventNames[:], " "))
 	}
 	return s, nil
 }

@@ -222,7 +222,10 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 		return
 	}
 	delete(n.nameAsks.open, id)
-	if delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0 {
+	switch {
+	case n.mayHaveHeir(j): // a node that answered holds a copy for one that can't be asked: that one may have given the job to a client
+		n.leaveJob(j, delayFrom(j, n.now))
+	case delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0:
 		n.requeue(j, false)
 	}
 }

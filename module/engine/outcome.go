@@ -421,7 +421,11 @@ func (n *Node) CancelJob(id *store.ID) int { return n.CancelFor(id, nil) }
 // CancelFor deletes a job everywhere, undone, and the jobs that are dropped with it. It returns how many were
 // deleted here. If this node doesn't know the job, it tells the other nodes. reason is
 // why; nil: none was given. Of a longer one than MaxReason the rest is cut off.
-func (n *Node) CancelFor(id *store.ID, reason []byte) int {
+func (n *Node) CancelFor(id *store.ID, reason []byte) int { return n.cancelFor(id, reason, nil) }
+
+// cancelFor is CancelFor, and with a wish also CancelSoftly, for a job that nobody is known to work on here: the wish goes with the word of the
+// end to other holders, which may know better. Without one the end counts there, too, whoever works on the job.
+func (n *Node) cancelFor(id *store.ID, reason, wish []byte) int {
 	j := n.lookToEnd(id)
 	switch {
 	case j == nil:
@@ -445,7 +449,7 @@ func (n *Node) CancelFor(id *store.ID, reason []byte) int {
 		return 1
 	}
 	n.tellsCancelled(j, cutReason(reason))
-	return n.cancel(j, OutcomeCancelled, cutReason(reason))
+	return n.cancel(n.setWish(j, wish), OutcomeCancelled, cutReason(reason))
 }
 
 // cancel ends a job that is promised, and isn't done, as [Node.CancelJob] says. Its outcome is kept if the job or its queue says so, but not

@@ -348,7 +348,7 @@ func (n *Node) forgetView(m *wire.Message) {
 		return
 	}
 	switch m.Kind {
-	case wire.AskOutcome, wire.GotAck, wire.GotEnd, wire.DelJob, wire.SetEnd:
+	case wire.AskOutcome, wire.AskName, wire.GotAck, wire.GotEnd, wire.DelJob, wire.SetEnd:
 	default:
 		n.remove(j)
 	}

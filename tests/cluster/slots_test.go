@@ -58,9 +58,15 @@ func TestLifeC8(t *testing.T) {
 	assert.Equal(t, ofB, v.Elems[1].Int())
 	assert.Greater(t, v.Elems[0].Int(), tokenB)
 
-	for _, s := range m {
-		harness.Await(t, 10*time.Second, "all to know of its lock", func() bool { return s.Do("LOCK.SHOW", "n", "SLOT", ofB).Field("owner").Str == "w" })
-	}
+	harness.Await(t, 10*time.Second, "a majority to know of its lock", func() bool { // one may have had b's vote still when it was asked
+		know := 0
+		for _, s := range m {
+			if s.Do("LOCK.SHOW", "n", "SLOT", ofB).Field("owner").Str == "w" {
+				know++
+			}
+		}
+		return know >= 2
+	})
 	m[2].Pause()
 	defer m[2].Resume()
 	m[0].Do("LOCK.RELEASE", "n", "w", v.Elems[0].Int(), "SLOT", ofB) // it may be that only the stopped node has the very vote that counted
