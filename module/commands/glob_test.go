@@ -152,7 +152,7 @@ func TestVeryManyPatterns(t *testing.T) {
 	}
 }
 
-// What was found for a name doesn't outlast a change of the settings, and it isn't kept for any number of names.
+// The settings that were found for a name don't outlast a change of the settings, and aren't kept for any number of names.
 func TestFoundSettingsFollowChanges(t *testing.T) {
 	var q queueSettings
 	name := []byte("a:1")

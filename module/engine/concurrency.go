@@ -32,7 +32,6 @@ const (
 	ticketPrefix  = 16                 // bytes of a ticket that are those of the job's ID
 	slotSlackMS   = 2 * lock.TimeoutMS // asking may take so long, and a delivery is over a little later than its term
 	slotClaims    = 8                  // slots of a queue that are claimed at once
-	slotsLook     = 4096               // slots that are looked at in one go, as in package lock
 	slotSpreadMS  = 4                  // nodes that hear of a free slot claim it within so long
 	slotAgainMost = 6                  // the pause between claims doubles so often
 )
@@ -266,7 +265,7 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		})
 		if o == nil {
 			r.claims = append(r.claims, c.ticket)
-			n.askFor(queue, 1)
+			n.askForLimit(queue, 1)
 			continue
 		}
 		o.Began = cmp.Or(o.Began, now)
@@ -322,12 +321,12 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 		n.setLimited(r, NotLimited)
 		return
 	}
-	if o.Kind == lock.Conflict && most > slotsLook && first == r.firstSlot {
+	if o.Kind == lock.Conflict && most > lock.SlotLook && first == r.firstSlot {
 		// The next claim looks at the slots behind these, until all were seen.
 		if r.slotsTaken >= most {
 			r.slotsTaken = 0
 		}
-		r.firstSlot, r.slotsTaken = (first+slotsLook)%most, r.slotsTaken+slotsLook
+		r.firstSlot, r.slotsTaken = (first+lock.SlotLook)%most, r.slotsTaken+lock.SlotLook
 	}
 	if r.why = LimitedSlots; o.Kind != lock.Conflict && !o.IsSplit() {
 		r.why = LimitedQuorum
@@ -344,10 +343,8 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 
 // slotFreeAt is when the first slot of a queue is free at the latest, as far as this node knows, monotonic ms.
 func (n *Node) slotFreeAt(r *rate) (at int64) {
-	most := int(r.set.AtOnce)
 	at = n.monotonic() + rateLookMS
-	for k := range min(most, slotsLook) {
-		l := n.locks.Live(n.queueSlotName([]byte(r.queue), (r.firstSlot+k)%most))
+	for _, l := range n.locks.Slots(n.slotsName([]byte(r.queue)), int(r.set.AtOnce), r.firstSlot) {
 		if l == nil {
 			return n.monotonic()
 		}
@@ -390,7 +387,7 @@ func (n *Node) giveBackSpares(r *rate) {
 	if len(r.spare) == 0 {
 		return
 	}
-	if n.runsAsked(r.queue) > 0 {
+	if n.uniqueMesh.asked[r.queue].runs() > 0 {
 		n.lookAt(r, n.monotonic()+rateAgainMS)
 		return
 	}
@@ -558,8 +555,7 @@ func (n *Node) losesSlot(j *store.Job) {
 
 // findTicket finds the slot of a job that is in progress at another node, in the votes of this one.
 func (n *Node) findTicket(j *store.Job, set *Limits) (s queueSlot, ok bool) {
-	for slot := range min(int(set.AtOnce), slotsLook) {
-		l := n.locks.Live(n.queueSlotName(j.Queue.NameBytes(), slot))
+	for slot, l := range n.locks.Slots(n.slotsName(j.Queue.NameBytes()), int(set.AtOnce), 0) {
 		if l != nil && isTicketOf(&l.Job, &j.ID) {
 			return queueSlot{slot: slot, token: l.Token, ticket: l.Job}, true
 		}
@@ -587,7 +583,7 @@ func (o *owners) HasSlot(name []byte, ticket store.ID) bool {
 	if q == nil {
 		return false
 	}
-	look := slotsLook
+	look := lock.SlotLook
 	for j := q.Working.Head; j != nil && look > 0; j, look = j.Next, look-1 {
 		if s, ok := n.slotOf(j); ok && s.ticket == ticket {
 			return true

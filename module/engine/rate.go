@@ -86,7 +86,6 @@ type rate struct {
 	used       bool              // the last block was used
 	asking     bool              // a block is being claimed
 	answered   bool              // the claim is decided, and the queue is still to be served
-	serving    bool              // it is being served for such a claim
 	again      [rateBlocks]int64 // a block that couldn't be had isn't asked for before its time
 	limited    Limited
 	why        Limited // why no block could be had last
@@ -229,24 +228,9 @@ func (n *Node) lookAt(r *rate, at int64) {
 	n.wake = min(n.wake, n.now+max(at-n.monotonic(), 1))
 }
 
-// runsAsked is for how many jobs of a queue this node asks whether they may run (run_lock.go). What it asks because of the queue's limits doesn't
-// count: a job that may be delivered by those must still be asked for.
-func (n *Node) runsAsked(queue string) int {
-	asked := n.uniqueMesh.asked[queue].jobs
-	if r := n.rates.queues[queue]; r != nil {
-		asked -= len(r.claims) + r.slotsAnswered
-		for _, block := range [...]bool{r.asking, r.answered, r.serving} {
-			if block {
-				asked--
-			}
-		}
-	}
-	return asked
-}
-
 // rateAnswered tells clients that wait for an answer alone (NOHANG) that it is in, after the queue was served.
 func (n *Node) rateAnswered(queue string) {
-	n.askFor(queue, -1)
+	n.askForLimit(queue, -1)
 	n.answered(n.waits[queue])
 }
 
@@ -288,7 +272,7 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 		})
 		if o == nil {
 			r.asking = true
-			n.askFor(queue, 1)
+			n.askForLimit(queue, 1)
 			return false
 		}
 		if o.Began == 0 {
@@ -364,12 +348,12 @@ func (n *Node) tickRates() {
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)
 		from, answered, claims := len(n.effects), r.answered, r.slotsAnswered
-		r.answered, r.serving = false, answered
+		r.answered = false
 		if q := n.store.Queue([]byte(r.queue)); q != nil {
 			n.serve(q)
 		}
 		n.giveBackSpares(r)
-		if r.serving = false; answered {
+		if answered {
 			n.rateAnswered(r.queue)
 		}
 		for ; claims > 0 && r.slotsAnswered > 0; claims-- {

@@ -32,12 +32,16 @@ const (
 	apartSlice  = 75  // queues that are served at once when there is a majority again: each may ask all nodes
 )
 
-// askedRuns counts the jobs of a queue whose run locks are being acquired, and the blocks of its rate. since is the monotonic time, in
-// ms, since when none of these acquisitions has been decided.
+// askedRuns counts the acquisitions for a queue's jobs: of run locks, and of limits, which are blocks of its rate and slots. since is the monotonic
+// time, in ms, since when none of them has been decided.
 type askedRuns struct {
-	jobs  int
-	since int64
+	jobs   int // all of them
+	limits int
+	since  int64
 }
+
+// runs is how many are of run locks. A job that may be delivered by the queue's limits must still be asked for.
+func (a askedRuns) runs() int { return a.jobs - a.limits }
 
 // claimRun takes the run lock of a job that is about to be delivered, and ends its waiting lock.
 func (n *Node) claimRun(j *store.Job) claimed {
@@ -90,7 +94,7 @@ func (n *Node) claimRunOf(j *store.Job, u store.Unique) claimed {
 		}
 		return claimApart
 	}
-	if n.runsAsked(queue) >= max(1, int(n.waitersOf(j.Queue))) {
+	if n.uniqueMesh.asked[queue].runs() >= max(1, int(n.waitersOf(j.Queue))) {
 		if n.awaitsAnswer(queue) {
 			return claimAsked
 		}
@@ -159,6 +163,15 @@ func (n *Node) askFor(queue string, by int) {
 		return
 	}
 	n.uniqueMesh.asked[queue] = a
+}
+
+// askForLimit is askFor for a block of a queue's rate, or a slot.
+func (n *Node) askForLimit(queue string, by int) {
+	n.askFor(queue, by)
+	if a, open := n.uniqueMesh.asked[queue]; open {
+		a.limits += by
+		n.uniqueMesh.asked[queue] = a
+	}
 }
 
 // isSlow says whether the answers about a queue's jobs take long.

@@ -87,7 +87,7 @@ func TestOutcomesOfManyJobsAreToldBitByBit(t *testing.T) {
 	}
 }
 
-// What clients that wait hold of results is bounded for each, and for all. The rest is looked up when they are answered.
+// Clients that wait hold a bounded number of bytes of results, each of them and all together. The rest is looked up when they are answered.
 func TestResultsThatWaitsHoldAreBounded(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	const results, each = 40, 32               // each: what one client holds

@@ -15,9 +15,11 @@ import (
 // free to this node. Where none does, a few are asked for all the same: this node may have missed that they are free.
 
 const (
-	slotProbes = 4    // slots that look taken, and are asked for all the same
-	slotsAnew  = 4    // slots that are asked for at most for a job that is about to run
-	slotLook   = 4096 // slots that are looked at in one go
+	slotProbes = 4 // slots that look taken, and are asked for all the same
+	slotsAnew  = 4 // slots that are asked for at most for a job that is about to run
+
+	// SlotLook is how many slots are looked at in one go.
+	SlotLook = 4096
 )
 
 // slotSearch is what an acquisition knows of the slots of its lock.
@@ -34,10 +36,10 @@ type slotSearch struct {
 }
 
 // Slots are the first so many slots of a lock, beginning with slot first: each with the lock that somebody has, nil if it looks free to this node. It
-// ends after slotLook slots.
+// ends after SlotLook slots.
 func (n *Node) Slots(base []byte, slots, first int) iter.Seq2[int, *store.Lock] {
 	return func(yield func(int, *store.Lock) bool) {
-		for k := range min(slots, slotLook) {
+		for k := range min(slots, SlotLook) {
 			slot := (first + k) % slots
 			n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, base)
 			if !yield(slot, n.Live(n.scratch.slot)) {
@@ -216,7 +218,7 @@ func (n *Node) taken(c *Acquisition) Result {
 	n.checkSlot(c)
 	s := c.slots
 	r := s.lowest
-	most := s.most <= slotLook
+	most := s.most <= SlotLook
 	for slot, l := range n.Slots(s.base, s.most, 0) {
 		if l != nil && (r.Kind != Conflict || slot < r.Slot) {
 			r = Result{Kind: Conflict, Slot: slot, Job: l.Job, Owner: slices.Clone(l.Owner())}

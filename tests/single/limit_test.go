@@ -238,19 +238,7 @@ func TestLimitOverRestarts(t *testing.T) {
 			require.EqualValues(t, 1, c.Do("ACKJOB", ids[done]).Int())
 		}
 		ids = append(ids[1:3:3], ids[4:]...) // waiting: slots 1, 2; running: 1, 2, and two that wait
-		queue := "q"
-		switch mode {
-		case "rename":
-			queue = "p"
-			require.Equal(t, "OK", c.Do("RENAME", "q", "p").Str)
-		case "restore":
-			dump := c.Do("DUMP", "q").Str
-			c.Do("DEL", "q")
-			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
-		default:
-			comeBack(t, s, mode)
-			c = s.Dial()
-		}
+		c, queue := handOn(t, s, c, mode)
 		runs := !c.Do("SHOW", ids[2]).Null && c.Do("SHOW", ids[2]).Field("lock").Str == "run"
 		assert.Equal(t, []int64{1, 2}, keySlots(c, ids[0], ids[1]))
 		addUnique(t, c, queue, "x", waiting)
@@ -267,7 +255,7 @@ func TestLimitOverRestarts(t *testing.T) {
 	}, "", "aof", "rdb", "reload", "rename", "restore")
 }
 
-// What takes a job out of its slot: moving, dying, living again, flushing, clearing.
+// A job leaves its slot when it is moved, dies, lives again, is flushed, or its lock is cleared.
 func TestLimitOfJobsThatMove(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)

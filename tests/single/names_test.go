@@ -111,7 +111,7 @@ func TestNamesForIDs(t *testing.T) {
 	assert.Equal(t, before, c.Do("DEBUG", "DIGEST").Str, "a refused command changes nothing")
 }
 
-// What doesn't go with NAME is refused, and nothing is added.
+// Options that don't go with NAME are refused, and nothing is added.
 func TestNamesRefused(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
@@ -141,7 +141,7 @@ func TestNamesRefused(t *testing.T) {
 	assert.True(t, c.Do("SHOW", "NAME", "x").NullString())
 	add(t, c, "u", "b", 0, "NAME", "x", "UNIQUE", "none")
 
-	// What goes with it.
+	// Options that go with it.
 	id := add(t, c, "q", "b", 0, "NAME", "y", "AT", time.Now().Unix()+60, "PRIORITY", 5, "BACKOFF", 1, 10, "KEEP", 60, "TTL", 600, "MAXLEN", 10, "ASYNC")
 	assert.Equal(t, "1", s.Info("jobmesh", "jobmesh_jobs_delayed"))
 	after := add(t, c, "q", "b", 0, "AFTER", id)

@@ -64,6 +64,25 @@ func inModes(t *testing.T, test func(t *testing.T, s *harness.Server, c *harness
 	}
 }
 
+// handOn makes the queue q go through what a mode says: "rename" renames it to p, "restore" dumps, deletes and restores it, any other mode is
+// one of comeBack. It returns the client to go on with, and the queue's name.
+func handOn(t *testing.T, s *harness.Server, c *harness.Conn, mode string) (_ *harness.Conn, queue string) {
+	t.Helper()
+	switch mode {
+	case "rename":
+		require.Equal(t, "OK", c.Do("RENAME", "q", "p").Str)
+		return c, "p"
+	case "restore":
+		dump := c.Do("DUMP", "q").Str
+		c.Do("DEL", "q")
+		require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
+	default:
+		comeBack(t, s, mode)
+		c = s.Dial()
+	}
+	return c, "q"
+}
+
 // comeBack ends a server and starts it again. If the mode ends with "kill", it kills the server,
 // else it shuts it down. If the mode is "reload", the server only saves and loads its data. If the
 // mode has "without-preamble" or "rewritten", the log is written anew before.

@@ -102,21 +102,11 @@ func TestLifeP3(t *testing.T) {
 				}
 			}
 		}
-		queue := "q"
-		switch mode {
-		case "rename":
-			queue = "p"
-			require.Equal(t, "OK", c.Do("RENAME", "q", "p").Str)
-		case "restore":
-			dump := c.Do("DUMP", "q").Str
-			c.Do("DEL", "q")
-			require.Equal(t, "OK", c.Do("RESTORE", "q", 0, dump).Str)
-		case "move":
-			queue = "p"
+		queue := "p"
+		if mode == "move" {
 			require.Equal(t, int64(60), c.Do("MOVEJOB", "FROM", "q", "TO", "p").Int())
-		default:
-			comeBack(t, s, mode)
-			c = s.Dial()
+		} else {
+			c, queue = handOn(t, s, c, mode)
 		}
 		assert.Equal(t, want, order(c, queue))
 	}, "aof", "rdb", "reload", "rename", "restore", "move")
