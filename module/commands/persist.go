@@ -131,6 +131,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	m.node.EndLoading()
 	m.settings.loading = false
 	m.saveSettings()
+	if m.phase == rm.LoadAOF && m.inLog == 0 {
+		m.inLog = m.base.Process // it hadn't logged anything yet when it ended
+	}
 	m.logExact = phase == rm.LoadEnded && !m.node.Passive() && m.whole()
 	m.locksLoaded(phase)
 	if phase == rm.LoadFailed || m.phase == rm.LoadReplica {

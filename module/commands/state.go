@@ -87,7 +87,7 @@ type restart struct {
 	marked   int64        // while the process runs: bytes of the mark in the file synced
 	off, gap bool         // off: the AOF is off. gap: it is or was off, so its files lack what happened then,
 	gapFiles aofSum       // as long as they are these (inodes)
-	inLog    uint64       // the last process that the AOF names
+	inLog    uint64       // the last process that the AOF names; if its entries name none, the one that its base names
 	synced   string       // path of the state file that says ranSynced of this process; empty: there is none
 	doubt    doubt        // still to be logged
 

@@ -1,6 +1,7 @@
 package single
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -646,6 +647,31 @@ func TestKilledAtTheEndOfARewrite(t *testing.T) {
 		s.Restart()
 		require.Equal(t, "queued", s.Do("SHOW", id).Field("state").Str)
 	}
+}
+
+// The same, at a moment that is too short to be met: the rewrite has ended, and the server is
+// killed before it wrote anything to the new file, so only the base says whose log it is.
+func TestKilledBeforeARewrittenLogGoesOn(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
+	waits := add(t, s.Dial(), "q", "x", 0, "RETRY", 0)
+	s.RewriteAOF()
+	log := filepath.Join(s.Dir, "appendonlydir", "appendonly.aof.2.incr.aof")
+	harness.Await(t, 5*time.Second, "the log's length to be noted", func() bool {
+		info, err := os.Stat(log)
+		return err == nil && info.Size() > 0 && s.Mark() == info.Size()
+	})
+	s.Kill()
+	require.NoError(t, os.Truncate(log, 0))
+	state, err := os.ReadFile(statePath(s))
+	require.NoError(t, err)
+	var none [8]byte
+	sum := sha256.Sum256(none[:])
+	mark := append(none[:], sum[:]...)
+	require.NoError(t, os.WriteFile(statePath(s), append(state[:len(state)-len(mark)], mark...), 0o600))
+	s.Restart()
+	assert.NotContains(t, s.Log(), "is passed over")
+	assert.Equal(t, waits, get(t, s.Dial(), "q"))
 }
 
 // A queue lies in another database while the server loads. Its jobs get their state when it comes
