@@ -632,6 +632,7 @@ func (m *module) meet(c *rm.Ctx) {
 		c.Error(fmt.Sprintf("ERR Invalid node address specified: %s:%s. Give an IP address, not a name, and ports from 1 to 65535: that of the bus is the port plus 10000 where it isn't given", printable(host), printable(string(c.Arg(4)))))
 		return
 	}
+	m.openBus() // a node that was promoted a moment ago has none yet
 	if m.mesh.awaited {
 		c.Error("ERR this node's bus is being opened anew: try again in a second")
 		return

@@ -116,6 +116,20 @@ func TestPromotedReplicaIsRestartedBeforeItMeetsOthers(t *testing.T) {
 	})
 }
 
+// A replica is promoted and told in the same moment whom it meets, as scripts of operators do.
+func TestPromotedReplicaIsIntroducedAtOnce(t *testing.T) {
+	t.Parallel()
+	m, heir := start(t, 1), node(t)
+	require.Equal(t, "OK", heir.Do("REPLICAOF", "127.0.0.1", m[0].Port).Str)
+	heir.AwaitSync()
+	c, port := heir.Dial(), m[0].Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	c.Later("REPLICAOF", "NO", "ONE")
+	c.Later("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", m[0].Port, port)
+	require.Equal(t, "OK", c.Receive().Str)
+	require.Equal(t, "OK", c.Receive().Str)
+	harness.Await(t, 10*time.Second, "the nodes to meet", func() bool { return heir.Info("jobmesh", "jobmesh_reachable_nodes") == "1" })
+}
+
 // A job has copies at two nodes. In the place of one of them a replica is promoted, and nobody but the replica knows that it
 // has a copy. It hears all the same that the job was released, is done, or was cancelled, also from a node that it meets later.
 func TestWordsReachAPromotedReplica(t *testing.T) {
