@@ -20,11 +20,13 @@ func (m *module) enter(c *rm.Ctx) bool {
 		return false
 	}
 	if m.promoted && c.Writes() {
-		c.Error("LOADING this server was a replica until now, and looks at the jobs that it has: try again in a moment")
+		c.Error(errPromoted)
 		return false
 	}
 	return true
 }
+
+const errPromoted = "LOADING this server was a replica until now, and looks at the jobs that it has: try again in a moment"
 
 func fail(c *rm.Ctx, err error) { c.Error(err.Error()) }
 

@@ -633,6 +633,14 @@ func (m *module) meet(c *rm.Ctx) {
 		return
 	}
 	m.openBus() // a node that was promoted a moment ago has none yet
+	if m.promoted {
+		c.Error(errPromoted)
+		return
+	}
+	if m.node.Passive() {
+		c.Error("ERR a replica meets nobody: its master takes part in the mesh")
+		return
+	}
 	if m.mesh.awaited {
 		c.Error("ERR this node's bus is being opened anew: try again in a second")
 		return

@@ -158,7 +158,8 @@ func (m *mesh) bySentinel(n *node) {
 	n.master = next
 	m.role(was, "slave")
 	m.lose(was, since)
-	n.master = was
+	m.follow(since) // it may have taken so long that Sentinel promoted others too
+	m.sentinelWaits(sentinelPatience)
 	m.adopt(n, next)
 }
 

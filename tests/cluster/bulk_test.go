@@ -265,3 +265,39 @@ func TestAddJobsAndRoles(t *testing.T) {
 	m[2].Resume()
 	harness.Await(t, 20*time.Second, "the jobs to be taken back", func() bool { return jobs(m[2]) == "20" })
 }
+
+// CANCELJOB and DELJOB take very many IDs, of jobs at several nodes, known there or not. Each counts as if it was named alone.
+func TestManyAreCancelledAndDeleted(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.repair-after 0")
+	command := func(s *harness.Server, words []any, ids ...[]string) harness.Value {
+		for _, some := range ids {
+			for _, id := range some {
+				words = append(words, id)
+			}
+		}
+		return s.Do(words...)
+	}
+	const n = 1500
+	here, elsewhere := m.spread(t, n, "q", "RETRY", 1000), m.spread(t, n, "q", "RETRY", 1000, "DELAY", 1000)
+	assert.Equal(t, int64(n), command(m[1], []any{"CANCELJOB"}, here).Int())
+	m.noCopies(t, here...)
+	one := m[0].Dial()
+	var alone []string // known to one node
+	for range n {
+		one.Later("ADDJOB", "alone", "b", 0, "REPLICATE", 1)
+	}
+	for range n {
+		alone = append(alone, one.Receive().Str)
+	}
+	v := command(m[2], []any{"CANCELJOB"}, alone, elsewhere[:n/2], here[:1])
+	assert.Equal(t, int64(n/2), v.Int(), "the node knows these")
+	m.noCopies(t, alone...)
+	m.noCopies(t, elsewhere[:n/2]...)
+	rest := elsewhere[n/2:]
+	for _, s := range m {
+		assert.Equal(t, int64(len(rest)), command(s, []any{"DELJOB"}, rest, alone).Int())
+	}
+	m.noCopies(t, rest...)
+	assert.Equal(t, byte('-'), command(m[0], []any{"CANCELJOB", "no-id"}, rest).Kind)
+}

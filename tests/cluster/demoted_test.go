@@ -123,6 +123,7 @@ func TestPromotedReplicaIsIntroducedAtOnce(t *testing.T) {
 	require.Equal(t, "OK", heir.Do("REPLICAOF", "127.0.0.1", m[0].Port).Str)
 	heir.AwaitSync()
 	c, port := heir.Dial(), m[0].Do("CONFIG", "GET", "jobmesh.cluster-port").Elems[1].Str
+	assert.Contains(t, heir.Do("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", m[0].Port, port).Str, "a replica meets nobody")
 	c.Later("REPLICAOF", "NO", "ONE")
 	c.Later("JOBMESH", "CLUSTER", "MEET", "127.0.0.1", m[0].Port, port)
 	require.Equal(t, "OK", c.Receive().Str)

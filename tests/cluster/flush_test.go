@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,6 +60,46 @@ func TestLifeX1(t *testing.T) {
 	}
 	assert.Zero(t, flushedMesh(t, m[0], "q"))
 	assert.Zero(t, flushedMesh(t, m[0], "never there"))
+}
+
+// X1 with a million jobs: all three copies of each go, and the servers answer others meanwhile.
+func TestLongFlushOfAMillion(t *testing.T) {
+	m := start(t, 3, "jobmesh.repair-after 0")
+	const n, batch = 1_000_000, 10_000
+	for i := 0; i < n; i += batch {
+		all, refused := promised(t, m[i/batch%3].Do(bulk("q 60000 REPLICATE 3 RETRY 10000 TTL 80000", batch)...), "")
+		require.Zero(t, refused)
+		require.Len(t, all, batch)
+	}
+	for _, s := range m {
+		require.Equal(t, strconv.Itoa(n), jobs(s))
+	}
+	ended, other := make(chan bool), m[2].Dial()
+	go func() {
+		defer close(ended)
+		began := time.Now()
+		v := m[1].Do("QFLUSH", "q", "MESH", "TIMEOUT", 600_000)
+		assert.Equal(t, int64(n), v.Field("flushed").Int())
+		assert.Empty(t, v.Field("unanswered").Elems)
+		t.Logf("all nodes have flushed after %v", time.Since(began))
+		harness.Await(t, 60*time.Second, "all copies to go", func() bool { return jobs(m[0]) == "0" && jobs(m[1]) == "0" && jobs(m[2]) == "0" })
+		t.Logf("no copy is left after %v", time.Since(began))
+	}()
+	var answers []time.Duration
+	for open := true; open; {
+		select {
+		case <-ended:
+			open = false
+		case <-time.After(time.Millisecond):
+			began := time.Now()
+			require.Equal(t, "PONG", other.Do("PING").Str)
+			answers = append(answers, time.Since(began))
+		}
+	}
+	slices.Sort(answers)
+	t.Logf("of %d answers meanwhile half took %v, 99 %% up to %v, the longest %v",
+		len(answers), answers[len(answers)/2], answers[len(answers)*99/100], answers[len(answers)-1])
+	assert.Less(t, answers[len(answers)/2], 100*time.Millisecond, "others are answered meanwhile")
 }
 
 // X3: a job that is added after the answer stays, at any node, though the clocks of the nodes differ.
