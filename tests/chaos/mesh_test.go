@@ -389,6 +389,10 @@ func (m *mesh) known(s *server) {
 	if s.probe == "" {
 		return
 	}
+	if s.Info("replication", "role") != "master" { // Sentinel has promoted another meanwhile, whose data it has now
+		s.probe = ""
+		return
+	}
 	if s.Do("SHOW", s.probe).Null {
 		m.t.Fatalf("node %s was started again, and doesn't know the job %s, which was in its append-only file", s.name, s.probe)
 	}

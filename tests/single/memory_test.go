@@ -20,6 +20,7 @@ func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, l
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	body := strings.Repeat("x", 100_000)
@@ -59,6 +60,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestEvictingPolicyIsRefused(t *testing.T) {
+	t.Parallel()
 	c := harness.Start(t).Dial()
 	c.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	add(t, c, "q", "no limit, so nothing is evicted", 0)
@@ -73,6 +75,7 @@ func TestEvictingPolicyIsRefused(t *testing.T) {
 
 // All memory comes back: adding and acknowledging jobs in turn must not make the server grow.
 func TestMemoryComesBack(t *testing.T) {
+	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	used := func() int64 {
