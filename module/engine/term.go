@@ -93,7 +93,8 @@ func (n *Node) endLease(j *store.Job) {
 	}
 }
 
-// learnLease takes over the term of a delivery by another node, from now on. A node that has no more than a copy tells nothing new. A node where
+// learnLease takes over the term of a delivery by another node, from now on. So a delivery by this node has ended, as the handing over of a job is
+// one: without that the two nodes would object to each other for ever. A node that has no more than a copy tells nothing new. A node where
 // the job is more than a copy knows better: by a word that crossed this one the job has come back here. The job may move.
 func (n *Node) learnLease(j *store.Job, extras []byte) *store.Job {
 	e := store.FindExtra(extras, store.TagLease)
@@ -106,7 +107,8 @@ func (n *Node) learnLease(j *store.Job, extras []byte) *store.Job {
 	if e := j.Extra(store.TagLease); len(e) == leaseLen {
 		binary.LittleEndian.PutUint64(e[termLen:], uint64(n.now+seconds*1000))
 	}
-	n.postpone(j)
+	n.delegateRun(j)
+	n.demote(j, 0)
 	return j
 }
 

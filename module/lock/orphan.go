@@ -205,10 +205,10 @@ func (n *Node) claimedBy(l *store.Lock, node wire.Node) bool {
 }
 
 // mayRun says whether a client may work on a job that no node knows, because the node that gave it the job was
-// forgotten, or has lost data since. The client keeps its time all the same. Very long leases, which are those of
-// at-most-once jobs, don't count.
+// forgotten, or has lost data since. The client keeps its time all the same. At-most-once jobs that have their
+// locks for as long as they live don't count.
 func (n *Node) mayRun(l *store.Lock) bool {
-	if l == nil || l.Space() != store.LockRun || l.Lease == 0 || l.Lease > longLeaseMS {
+	if l == nil || l.Space() != store.LockRun || l.Lease == 0 || forLife(&l.Job, l.Lease) {
 		return false
 	}
 	return !n.claimedBy(l, n.self.Node()) || n.host.WholeFor() <= n.host.Now()-BegunAt(l.Token)+WholeSpareMS

@@ -245,8 +245,11 @@ func (n *Node) longestVotes() Leases {
 // of no use to a node that has lost the vote.
 func unleased(space store.Space, id *store.ID, flags uint8, lease int64) bool {
 	return *id != (store.ID{}) && flags&FlagOutlives == 0 &&
-		(lease == 0 || space == store.LockRun && id.AtMostOnce() && lease > longLeaseMS)
+		(lease == 0 || space == store.LockRun && forLife(id, lease))
 }
+
+// forLife says whether a run's lock has a lease for as long as its at-most-once job lives. Other jobs' long leases are those of their deliveries.
+func forLife(id *store.ID, lease int64) bool { return lease > longLeaseMS && id.AtMostOnce() }
 
 // promised says whether the disk covers a vote, so that it may be given. If not, it asks the caller to remember more,
 // which takes a moment.

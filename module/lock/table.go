@@ -32,7 +32,7 @@ const (
 	endedSlice = 2000    // locks removed in one tick, those that had been over for a while included
 	EndedMS    = 2_000   // how long a lock that is over is kept
 
-	longLeaseMS = 600_000 // longer leases are those of at-most-once jobs, which have their locks for as long as they live
+	longLeaseMS = 600_000 // longer leases of at-most-once jobs are for as long as these live
 
 	orphanFirstMS = 2_000  // until those that wait for a lock ask whether its job is gone; doubles each time
 	orphanLastMS  = 60_000 // the longest such pause
@@ -269,7 +269,7 @@ func (n *Node) lives(l *store.Lock) bool {
 // outlivesMesh says whether a vote lasts to its end though all other nodes are forgotten: a client may still work on the job, and
 // keeps its time. After RESET, which forgets all that was, no vote lasts.
 func (n *Node) outlivesMesh(l *store.Lock) bool {
-	return l.Space() == store.LockRun && l.Until != 0 && l.Lease <= longLeaseMS && !n.beforeReset(l) && !n.jobs.Done(l.Job)
+	return l.Space() == store.LockRun && l.Until != 0 && !forLife(&l.Job, l.Lease) && !n.beforeReset(l) && !n.jobs.Done(l.Job)
 }
 
 // beforeReset says whether a vote is from before the last RESET: by its token, or by its lease if it was loaded, since the tokens of such votes

@@ -233,8 +233,12 @@ func (s *Sim) consume(n *node) {
 			if s.Lazy {
 				most = 1
 			}
-			got := n.e.Fetch(qs, most, true, nil)
+			lease := s.term()
+			got := n.e.FetchFor(qs, most, true, lease, nil)
 			for _, j := range got {
+				if s.unheard(n, j) {
+					continue
+				}
 				s.take(n, j)
 			}
 			if len(got) > 0 {
@@ -247,6 +251,7 @@ func (s *Sim) consume(n *node) {
 				s.consume(n)
 				return
 			}
+			w.Lease = lease
 			s.at(1000+s.r.Int64N(10_000), func() {
 				if n.life == life && !done {
 					n.call(func() { n.e.Cancel(w) })
@@ -262,7 +267,9 @@ func (s *Sim) delivered(n *node, w *engine.Waiter, j *store.Job) {
 	done := w.Client.(*bool)
 	first := !*done
 	*done = true
-	s.take(n, j)
+	if !s.unheard(n, j) {
+		s.take(n, j)
+	}
 	if first && (s.jobs[j.ID] == nil || s.jobs[j.ID].probe == nil) {
 		s.consume(n)
 	}
@@ -408,6 +415,14 @@ func (s *Sim) nack(j *job, n *node) {
 		f := s.failure()
 		if j.unique == nil && (f.Dead || s.Failing > 0 && s.r.IntN(3) == 0) {
 			s.reviveLater(j)
+		}
+		if s.Gone > 0 && s.chance(0.5) {
+			if s.chance(0.5) {
+				e.EnqueueUnstarted(&j.id)
+			} else {
+				e.Enqueue(&j.id)
+			}
+			return
 		}
 		if done := e.Nack(&j.id, f); !done || !s.Swift || f.Delay > 0 || f.Dead {
 			return
@@ -963,4 +978,27 @@ func (s *Sim) unpause() {
 			}
 		})
 	}
+}
+
+// unheard says whether a client is gone before it hears of its job. The server notices that, and the job comes back.
+func (s *Sim) unheard(n *node, j *store.Job) bool {
+	f := &s.Faults
+	if !s.chance(s.Gone) || s.jobs[j.ID] == nil || s.jobs[j.ID].probe != nil || j.Retry == 0 && f.Crashes+f.Wipes+f.Stops+f.Blackouts+f.Promotions+f.Replaced > 0 {
+		return false
+	}
+	d, life := engine.DeliveryOf(j), n.life
+	s.trace("node %d: %s is given to a client that is gone", n.i, j.ID)
+	s.jobs[j.ID].excuses++
+	if u := s.jobs[j.ID].unique; u != nil && (u.Strategy == store.UniqueBefore || u.Strategy == store.UniqueBoth) {
+		u.over = true
+	}
+	if u := s.jobs[j.ID].unique; u != nil && u.pending {
+		u.pending, u.waited = false, true
+	}
+	s.at(s.r.Int64N(3), func() {
+		if n.life == life && !n.down {
+			n.call(func() { n.e.Undeliver(d) })
+		}
+	})
+	return true
 }

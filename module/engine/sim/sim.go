@@ -103,6 +103,10 @@ type Config struct {
 	Failing float64
 	// Results is the share of acknowledgements with a result. If it isn't 0, clients wait for the ends of jobs, and ask workers to stop.
 	Results float64
+	// Terms is the share of clients that choose the term of their deliveries (GETJOB … LEASE).
+	Terms float64
+	// Gone is the share of clients that are gone before they hear of their job. Then workers also give jobs back by ENQUEUE.
+	Gone float64
 	// Named is the share of jobs that have names, and are added at several nodes.
 	Named float64
 	// Rate is how often jobs of each queue are delivered at most (RATE); zero: there is no limit.

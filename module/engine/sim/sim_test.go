@@ -166,6 +166,13 @@ var histories = map[string]Config{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10,
 		PauseQueue: 20, Promotions: 20, Skew: 2000, Steps: 10, StepMS: 20_000,
 	}},
+	"terms": {PerTenSeconds: 400, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.6, Once: 0.1, Replicate: 3, Terms: 0.5, Gone: 0.1, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Pauses: 20, Leaving: 20, Crashes: 20, Stops: 20, Rewrites: 60, Resets: 60, Partitions: 30, PauseQueue: 30,
+	}},
+	"terms in trouble": {PerTenSeconds: 600, Nodes: 5, Former: 1, Jobs: 150, Seconds: 240, AckShare: 0.6, Once: 0.1, Wiped: 1, Replicate: 3, Terms: 0.5, Gone: 0.1, Failing: 0.3, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Crashes: 30, Wipes: 10, Resets: 60, Partitions: 30, Pauses: 20, Pressure: 20, Leaving: 10,
+		PauseQueue: 20, Promotions: 20, Skew: 2000,
+	}},
 	"rated": {PerTenSeconds: 800, Nodes: 3, Jobs: 200, Seconds: 120, AckShare: 0.8, Once: 0.1, Replicate: 2, Rate: engine.Rate{Count: 20, Seconds: 2}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 20, Crashes: 20, Stops: 20, Rewrites: 30, Resets: 60, Pauses: 20, Partitions: 20,
 	}},

@@ -65,6 +65,7 @@ type uniqueJob struct {
 	at        int64
 	body      *bodyAdd // nil: bodies aren't judged
 	hands     bool     // a client has the job, by a delivery while the mesh was whole
+	term      int64    // of its delivery, seconds; 0: unknown
 	twice     bool     // a client has given it back to two nodes at a time, so that two clients may get it
 }
 
@@ -364,6 +365,9 @@ func (s *Sim) uniqueTaken(n *node, j *job) {
 		return
 	}
 	s.tokenGiven(n, j)
+	if sj := n.e.Job(&j.id); sj != nil {
+		u.term = engine.TermOf(sj)
+	}
 	if u.pending {
 		u.pending, u.waited = false, true
 		s.hasWait(j)
@@ -402,6 +406,9 @@ func (s *Sim) begins(n *node, j *job, at int64) {
 // whichever job is given the key next.
 func (s *Sim) lease(u *uniqueJob) int64 {
 	seconds := int64(retrySecs)
+	if u.term > 0 {
+		seconds = u.term
+	}
 	if u.RunTTL > 0 {
 		seconds = min(u.RunTTL, seconds)
 	}
@@ -431,7 +438,7 @@ func (s *Sim) uniqueWorked(n *node, j *job, at int64) {
 	}
 	for _, w := range s.uniques.running[u.run] {
 		if w.j == j {
-			w.until = max(w.until, at+s.lease(u))
+			w.until = max(w.until, at+min(s.lease(u), retrySecs*990)) // the node may not have heard of the client's own term
 			return
 		}
 	}
@@ -560,4 +567,12 @@ func (s *Sim) queues() int {
 		return queues + 1
 	}
 	return queues
+}
+
+// term is the LEASE that a client says, in seconds; 0: none.
+func (s *Sim) term() int64 {
+	if !s.chance(s.Terms) {
+		return 0
+	}
+	return 3 + s.r.Int64N(3*retrySecs)
 }

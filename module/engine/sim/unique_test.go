@@ -14,6 +14,9 @@ var uniqueHistories = map[string]Config{
 	"put off": {PerTenSeconds: 1600, Nodes: 3, Jobs: 5, Seconds: 180, AckShare: 0.7, Replicate: 3, Fsync: EverySec, Uniques: &Uniques{Jobs: 150, Keys: 3, PutOff: 0.7, Leases: true, Drift: LockDrift, MaxLease: 30_000}, Faults: Faults{
 		MinDelay: 1, MaxDelay: 60, Crashes: 120, Stops: 30, Blackouts: 40, Pauses: 60, Resets: 60,
 	}},
+	"terms": {PerTenSeconds: 1600, Nodes: 4, Jobs: 20, Seconds: 180, AckShare: 0.7, Once: 0.1, Replicate: 3, Terms: 0.4, Gone: 0.1, Uniques: &Uniques{Jobs: 200, Keys: 4, PutOff: 0.2, Leases: true, Drift: LockDrift}, Faults: Faults{
+		MinDelay: 1, MaxDelay: 40, Crashes: 60, Stops: 20, Pauses: 60, Resets: 60, Partitions: 30, CutSecs: 30,
+	}},
 	"calm": {PerTenSeconds: 300, Nodes: 3, Jobs: 20, Seconds: 90, AckShare: 1, Replicate: 2, Uniques: &Uniques{Jobs: 200, Keys: 4, Leases: true, Drift: LockDrift}, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	// Many jobs want one key, and the nodes are far apart: votes could be split for ever.
 	"one key": {PerTenSeconds: 60_000, Nodes: 7, Jobs: 5, Seconds: 180, AckShare: 1, Replicate: 1, Uniques: &Uniques{Jobs: 300, Keys: 1, PutOff: 1}, Faults: Faults{MinDelay: 1, MaxDelay: 250}},
