@@ -40,6 +40,7 @@ type module struct {
 	tellDeletedAt int64  // it logs them then at the earliest, by the node's clock
 	grown         int    // bytes of bodies since memory was checked
 	evicts        bool   // the maxmemory-policy may evict queues
+	denied        string // why the server refuses its clients' writes; empty: it takes them
 	doubted       int64  // count of jobs made uncertain by a handover, when the log last reported it
 	exits         bool   // JOBMESH SHUTDOWN waits for writes in the background
 	final         bool   // the log just replayed ended with an older release's JOBMESH SHUTDOWN
@@ -597,6 +598,7 @@ func (m *module) tick(c *rm.Ctx) {
 	m.watchMemory(0)
 	if m.node.Now()-m.policyRead >= 1000 {
 		m.readPolicy()
+		m.node.SetPort(m.clientPort())
 		m.readUsers()
 		m.readEvents()
 		m.watchSync() // some servers don't report a CONFIG SET: then it is noticed here
@@ -635,7 +637,41 @@ func (m *module) readPolicy() {
 	policy, ok := m.server.InfoField("memory", "maxmemory_policy")
 	limit, ok2 := m.server.InfoField("memory", "maxmemory")
 	m.evicts = !ok || !ok2 || limit != "0" && strings.HasPrefix(policy, "allkeys-")
-	m.node.SetUnsafe(m.evicts)
+	why := m.deniesWrites()
+	if why != m.denied {
+		if m.denied = why; why != "" {
+			m.server.Log(rm.Warning, "this node takes no copies of other nodes' jobs, since the server refuses what its own clients write: %s", why)
+		} else {
+			m.server.Log(rm.Notice, "this node takes copies of other nodes' jobs again")
+		}
+	}
+	m.node.SetUnsafe(m.evicts || why != "")
+}
+
+// deniesWrites says why the server refuses commands that write (MISCONF, NOREPLICAS), although it can read; empty: it refuses none. What
+// such a server takes from other nodes is on no disk, or on fewer servers than its operator wants.
+func (m *module) deniesWrites() string {
+	is := func(section, field, value string) bool {
+		v, ok := m.server.InfoField(section, field)
+		return ok && v == value
+	}
+	set := func(parameter string) string {
+		v, _ := m.server.ConfigValue(parameter)
+		return v
+	}
+	switch good, limited := m.server.InfoField("replication", "min_slaves_good_slaves"); {
+	case is("persistence", "aof_last_write_status", "err") && is("persistence", "aof_enabled", "1"):
+		return "its append-only file can't be written"
+	case is("persistence", "rdb_last_bgsave_status", "err") && set("stop-writes-on-bgsave-error") == "yes" && set("save") != "":
+		return "its RDB file can't be written"
+	case limited:
+		have, err := strconv.Atoi(good)
+		least, err2 := strconv.Atoi(set("min-replicas-to-write"))
+		if err == nil && err2 == nil && have < least {
+			return fmt.Sprintf("%d of the %d replicas of min-replicas-to-write are there", have, least)
+		}
+	}
+	return ""
 }
 
 // readLogLevel finds out whether the log takes messages at level verbose.

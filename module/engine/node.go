@@ -378,7 +378,8 @@ func (n *Node) MemoryLevel() int {
 	return 0
 }
 
-// SetUnsafe tells whether the server may evict queues. If so, this node takes no copies.
+// SetUnsafe tells whether the server may lose what it takes: it may evict queues, or can't write its files. If so, this node takes no copies,
+// and at-most-once jobs aren't handed over to it.
 func (n *Node) SetUnsafe(yes bool) { n.unsafe = yes }
 
 // Passive says whether the node only follows another one, as a Redis replica.

@@ -729,9 +729,9 @@ func (n *Node) accept(p *Peer, m *wire.Message) *store.Job {
 
 // roomFor returns the queue for a copy, or the reason why this node doesn't take the copy.
 func (n *Node) roomFor(m *wire.Message) (q *store.Queue, refusal uint32) {
-	copies := m.Kind != wire.YourJob && m.Kind != wire.Offer // a job that is handed over has left its node already, so it isn't refused
+	copies := m.Kind != wire.YourJob && m.Kind != wire.Offer // a client of this node waits for a job that is handed over, so it is refused only where it could be lost
 	switch {
-	case copies && (n.MemoryLevel() > 0 || n.unsafe):
+	case copies && n.MemoryLevel() > 0 || n.unsafe && m.Kind != wire.YourJob:
 		return nil, wire.NoMemory
 	case copies && n.leaving:
 		return nil, wire.IsLeaving
@@ -757,6 +757,7 @@ func (n *Node) acceptInto(m *wire.Message, q *store.Queue) *store.Job {
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
 	becomeCopy(j)
+	n.foreignTerm(j)
 	n.oust(&j.ID)
 	if !n.store.Register(q, j) {
 		n.store.FreeJob(j)

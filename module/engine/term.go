@@ -104,12 +104,19 @@ func (n *Node) learnLease(j *store.Job, extras []byte) *store.Job {
 		return j
 	}
 	j = n.lease(j, seconds)
-	if e := j.Extra(store.TagLease); len(e) == leaseLen {
-		binary.LittleEndian.PutUint64(e[termLen:], uint64(n.now+seconds*1000))
-	}
+	n.foreignTerm(j)
 	n.delegateRun(j)
 	n.demote(j, 0)
 	return j
+}
+
+// foreignTerm notes that the term that a copy has is that of a delivery by another node, and begins now as far as this node knows.
+func (n *Node) foreignTerm(j *store.Job) {
+	if seconds := leaseOf(j); seconds > 0 {
+		if e := j.Extra(store.TagLease); len(e) == leaseLen {
+			binary.LittleEndian.PutUint64(e[termLen:], uint64(n.now+seconds*1000))
+		}
+	}
 }
 
 // coverTerm makes the lock of a job's run last as long as its delivery, where the lock was asked for before it was known which client gets the

@@ -67,3 +67,15 @@ func TestNoPortForTheBus(t *testing.T) {
 	s.Launch()
 	harness.Await(t, 10*time.Second, "a word in the log", func() bool { return strings.Contains(s.Log(), "works alone. Set jobmesh.cluster-port") })
 }
+
+// The other nodes hear of the port that CONFIG SET has given a server.
+func TestPortIsChanged(t *testing.T) {
+	t.Parallel()
+	m, port := start(t, 2), harness.FreePort(t)
+	require.Equal(t, "OK", m[1].Do("CONFIG", "SET", "port", port).Str)
+	m[1].Port = port
+	require.Equal(t, "PONG", m[1].Do("PING").Str)
+	harness.Await(t, 10*time.Second, "the other node to hear of it", func() bool {
+		return strings.Contains(m[0].Do("JOBMESH", "CLUSTER", "NODES").Str, fmt.Sprintf("127.0.0.1:%d", port))
+	})
+}
