@@ -290,7 +290,9 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		k.putExtras(extras)
 	}
 	if l := s.listOf(j); l == nil {
-		q.Held.Replace(j, k)
+		if q.Held.Replace(j, k); j.Reason() == Delayed {
+			s.replaceInDelayed(q, j, k)
+		}
 	} else {
 		l.Replace(j, k)
 		if j.Flags&FlagIndexed != 0 {

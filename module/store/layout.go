@@ -52,7 +52,8 @@ type Place uint8
 
 // The places.
 const (
-	// InHeld: the job is known, and in none of the other lists. This list has no order.
+	// InHeld: the job is known, and in none of the other lists. This list has no order, but for the jobs at its end: those that are
+	// [Delayed], ordered by QTime (delayed.go).
 	InHeld Place = iota
 	// InWaiting: the job can be fetched. Ordered by priority, then by creation time.
 	InWaiting
@@ -160,6 +161,7 @@ type Queue struct {
 	keptBytes       uint64                  // of the results of jobs that are Kept
 	Unrated         uint32                  // the generation of settings (package engine) that say no rate for the queue
 	Flush           uint32                  // the number of the queue's last flush (package engine); 0: there was none
+	delayed         *delayedOrder           // nil: no job is delayed
 }
 
 // These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
@@ -279,6 +281,7 @@ func Layout() []Field {
 	var k Lock
 	var all LockList
 	var n KeyQueue
+	var d delayedOrder
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
 		{"jm_job.hash_next", unsafe.Offsetof(j.Entry), unsafe.Sizeof(j.Entry)},
@@ -348,6 +351,11 @@ func Layout() []Field {
 		{"jm_queue.levels", unsafe.Offsetof(q.levels), unsafe.Sizeof(q.levels)},
 		{"jm_queue.kept_bytes", unsafe.Offsetof(q.keptBytes), unsafe.Sizeof(q.keptBytes)},
 		{"jm_queue.unrated", unsafe.Offsetof(q.Unrated), unsafe.Sizeof(q.Unrated)},
+		{"jm_queue.delayed", unsafe.Offsetof(q.delayed), unsafe.Sizeof(q.delayed)},
+		{"jm_delayed", 0, unsafe.Sizeof(d)},
+		{"jm_delayed.first", unsafe.Offsetof(d.first), unsafe.Sizeof(d.first)},
+		{"jm_delayed.index", unsafe.Offsetof(d.index) + unsafe.Offsetof(d.index.Head), unsafe.Sizeof(d.index.Head)},
+		{"jm_delayed.index_tail", unsafe.Offsetof(d.index) + unsafe.Offsetof(d.index.Tail), unsafe.Sizeof(d.index.Tail)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
 		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},

@@ -117,7 +117,15 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 		return
 	}
 	s.CountHere(j, false)
+	if was == Delayed {
+		s.leaveDelayed(q, j)
+		q.Held.Insert(j, q.lastUnordered())
+	}
 	j.Flags = j.Flags&^flagsReason | reasonFlags[r]
+	if r == Delayed {
+		q.Held.Remove(j)
+		s.enterDelayed(q, j)
+	}
 	attached := q.state == queueAttached
 	if was != NoReason {
 		q.counted[was-1]--
@@ -271,5 +279,9 @@ func (s *Store) Waiting() uint64 { return s.fetchable + s.heldBack }
 
 func (q *Queue) hold(j *Job) {
 	j.Place = InHeld
-	q.Held.Insert(j, q.Held.Tail)
+	at := q.Held.Tail
+	if at != nil && at.Reason() == Delayed { // delayed jobs stay the last ones
+		at = q.lastUnordered()
+	}
+	q.Held.Insert(j, at)
 }

@@ -293,7 +293,7 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
-// HoldAll moves all jobs of a queue into its held list. They keep their states, as jobs that
+// HoldAll moves all jobs of a queue into its held list, where none is counted as delayed. They keep their states, as jobs that
 // were loaded do. It stops when pause says so, and says whether all are held.
 func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	hold := func(j *Job) {
@@ -319,6 +319,17 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	}
 	for q.Working.Head != nil {
 		if hold(q.Working.Head); pause() {
+			return false
+		}
+	}
+	return s.UncountDelayed(q, pause)
+}
+
+// UncountDelayed takes the reason from all delayed jobs of a queue, which the engine is to settle anew. It stops when pause says so, and says
+// whether none is left.
+func (s *Store) UncountDelayed(q *Queue, pause func() bool) (done bool) {
+	for q.delayed != nil {
+		if s.Count(q.delayed.first, NoReason); pause() {
 			return false
 		}
 	}

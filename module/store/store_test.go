@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -122,6 +123,33 @@ func (w *world) some(name string) *store.Job {
 	return w.queues[name][ids[w.r.IntN(len(ids))]]
 }
 
+// checkDelayed compares the order of a queue's delayed jobs with that of its held jobs.
+func checkDelayed(t require.TestingT, q *store.Queue, held []*store.Job) {
+	delayed := slices.DeleteFunc(slices.Clone(held), func(j *store.Job) bool { return j.Reason() != store.Delayed })
+	slices.SortFunc(delayed, func(a, b *store.Job) int {
+		return cmp.Or(cmp.Compare(a.QTime, b.QTime), cmp.Compare(a.CTime, b.CTime), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	j := q.FirstDelayed(store.DelayedPlace{At: math.MinInt64})
+	for i, want := range delayed {
+		require.Same(t, want, j)
+		at := store.DelayedPlaceOf(want)
+		if next := q.FirstDelayed(at); i+1 < len(delayed) {
+			require.Same(t, delayed[i+1], next)
+		} else {
+			require.Nil(t, next)
+		}
+		at.ID[23]-- // a place that no job has
+		if at.ID[23] != 255 {
+			require.Same(t, want, q.FirstDelayed(at))
+		}
+		j = j.Next
+	}
+	require.Nil(t, j, "the delayed jobs are the last of the held ones")
+	if _, last := q.Undelayed(); last != nil {
+		require.NotEqual(t, store.Delayed, last.Reason())
+	}
+}
+
 func (w *world) check(t require.TestingT) {
 	var total [store.Kept + 1]uint64
 	for name, jobs := range w.queues {
@@ -163,6 +191,7 @@ func (w *world) check(t require.TestingT) {
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
 		require.Equal(t, len(held), int(q.Held.Len))
+		checkDelayed(t, q, held)
 		for r := store.Delayed; r <= store.Blocked; r++ {
 			require.Equal(t, counted[r], q.Counted(r))
 			total[r] += counted[r]
@@ -256,6 +285,9 @@ func TestStoreAgainstModel(t *testing.T) {
 				r := store.Reason(w.r.IntN(4))
 				w.s.Count(j, r)
 				require.True(t, j.Reason() == r || j.Reason() == store.NoReason && j.Place != store.InHeld)
+				if j.Place == store.InHeld {
+					w.s.SetTime(j, w.r.Int64N(20))
+				}
 			case op < 12 && w.r.IntN(2) == 0:
 				w.s.Work(j, w.r.Int64N(1000))
 				if w.r.IntN(2) == 0 {
