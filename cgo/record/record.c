@@ -268,7 +268,7 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, state), FIELD(jm_queue, flushes),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name), FIELD(jm_queue, counted), FIELD(jm_queue, here), FIELD(jm_queue, levels),
-    FIELD(jm_queue, kept_bytes), FIELD(jm_queue, unrated), FIELD(jm_queue, delayed),
+    FIELD(jm_queue, kept_bytes), FIELD(jm_queue, unrated), FIELD(jm_queue, delayed), FIELD(jm_queue, dead),
     WHOLE(jm_delayed), FIELD(jm_delayed, first), FIELD(jm_delayed, index), FIELD(jm_delayed, index_tail),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),

@@ -93,6 +93,7 @@ struct jm_queue {
     uint64_t kept_bytes;
     uint32_t unrated, flush;
     struct jm_delayed *delayed;
+    uint64_t dead;
 };
 
 /* Where the delayed jobs begin in their queue's list of held jobs, and a skip list over them. */

@@ -308,6 +308,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
+	s.recountDead(k, j.DeadLetter())
 	s.jobs.Replace(&j.Entry, &k.Entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)

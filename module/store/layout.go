@@ -133,7 +133,7 @@ type Queue struct {
 	Pause       uint8
 	Flags       uint8
 	state       uint8
-	ever        uint8  // everParts, everPriorities
+	ever        uint8  // everParts, everPriorities, everDead
 	flushes     uint32 // Store.flushes when it was attached
 	listed      uint32 // see Listed
 	working     uint32 // Working.Len
@@ -162,12 +162,14 @@ type Queue struct {
 	Unrated         uint32                  // the generation of settings (package engine) that say no rate for the queue
 	Flush           uint32                  // the number of the queue's last flush (package engine); 0: there was none
 	delayed         *delayedOrder           // nil: no job is delayed
+	dead            uint64                  // dead letters among the jobs that can be fetched
 }
 
-// These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
+// These bits tell what a queue ever had: jobs with holders or extras (AnyParts), with a priority, and dead letters.
 const (
 	everParts uint8 = 1 << iota
 	everPriorities
+	everDead
 )
 
 // States of a queue, not saved.
@@ -254,6 +256,9 @@ func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
 // CountedHere is how many of the queue's jobs with this reason, Deferred or Blocked, this node counts for the mesh
 // ([Store.CountHere]).
 func (q *Queue) CountedHere(r Reason) uint64 { return uint64(q.here[r-Deferred]) }
+
+// Dead counts the dead letters among the queue's jobs that can be fetched.
+func (q *Queue) Dead() uint64 { return q.dead }
 
 // AnyCounted says whether any held job of the queue is still to be queued.
 func (q *Queue) AnyCounted() bool { return [waitReasons]uint32(q.counted[:]) != [waitReasons]uint32{} }
@@ -352,6 +357,7 @@ func Layout() []Field {
 		{"jm_queue.kept_bytes", unsafe.Offsetof(q.keptBytes), unsafe.Sizeof(q.keptBytes)},
 		{"jm_queue.unrated", unsafe.Offsetof(q.Unrated), unsafe.Sizeof(q.Unrated)},
 		{"jm_queue.delayed", unsafe.Offsetof(q.delayed), unsafe.Sizeof(q.delayed)},
+		{"jm_queue.dead", unsafe.Offsetof(q.dead), unsafe.Sizeof(q.dead)},
 		{"jm_delayed", 0, unsafe.Sizeof(d)},
 		{"jm_delayed.first", unsafe.Offsetof(d.first), unsafe.Sizeof(d.first)},
 		{"jm_delayed.index", unsafe.Offsetof(d.index) + unsafe.Offsetof(d.index.Head), unsafe.Sizeof(d.index.Head)},

@@ -33,6 +33,7 @@ type Store struct {
 	wakesAll   bool    // a slot above 0 is free: see Taken
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
+	dead       uint64              // dead letters among them
 	counted    [reasons - 1]uint64 // see Counted
 	keptBytes  uint64              // see KeptBytes
 	nameBuf    []byte
@@ -226,6 +227,9 @@ func (s *Store) noteParts(q *Queue, extras []byte) {
 	s.parts = true
 	if q.ever |= everParts; PriorityIn(extras) != 0 {
 		q.ever |= everPriorities
+	}
+	if deadIn(extras) {
+		q.ever |= everDead
 	}
 }
 
@@ -433,6 +437,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	s.working += uint64(q.working)
 	s.overdue += uint64(q.Overdue)
 	s.fetchable += q.Len
+	s.dead += q.dead
 	for i, n := range q.counted {
 		s.counted[i] += uint64(n)
 	}
@@ -509,7 +514,7 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 		visit(q)
 	}
 	s.rows = nil
-	s.working, s.overdue, s.heldBack, s.fetchable = 0, 0, 0, 0
+	s.working, s.overdue, s.heldBack, s.fetchable, s.dead = 0, 0, 0, 0, 0
 	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.queues.Clear()
 	return all
@@ -579,6 +584,7 @@ func (s *Store) detach(q *Queue) {
 	s.working -= uint64(q.working)
 	s.overdue -= uint64(q.Overdue)
 	s.fetchable -= q.Len
+	s.dead -= q.dead
 	for i, n := range q.counted {
 		s.counted[i] -= uint64(n)
 	}
@@ -721,7 +727,7 @@ func (s *Store) forget() {
 	s.rings.Drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
-	s.working, s.overdue, s.fetchable = 0, 0, 0
+	s.working, s.overdue, s.fetchable, s.dead = 0, 0, 0, 0
 	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.DropEdges()
 	s.generation++

@@ -152,17 +152,20 @@ func checkDelayed(t require.TestingT, q *store.Queue, held []*store.Job) {
 
 func (w *world) check(t require.TestingT) {
 	var total [store.Kept + 1]uint64
+	dead := uint64(0)
 	for name, jobs := range w.queues {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
 		var waiting, working, held []*store.Job
-		var size uint64
+		var size, letters uint64
 		var counted [store.Kept + 1]uint64
 		for id, j := range jobs {
 			counted[j.Reason()]++
 			require.Same(t, j, w.s.Lookup(&id))
 			if j.State == store.StateQueued {
-				waiting = append(waiting, j)
+				if waiting = append(waiting, j); j.DeadLetter() {
+					letters++
+				}
 			} else if j.Place == store.InWorking {
 				working = append(working, j)
 			} else {
@@ -209,7 +212,10 @@ func (w *world) check(t require.TestingT) {
 			require.Same(t, last, l.Tail)
 		}
 		require.GreaterOrEqual(t, q.Bytes, size)
+		require.Equal(t, letters, q.Dead())
+		dead += letters
 	}
+	require.Equal(t, dead, w.s.Dead())
 	for r := store.Delayed; r <= store.Blocked; r++ {
 		require.Equal(t, total[r], w.s.Counted(r))
 	}
@@ -231,6 +237,11 @@ func TestStoreAgainstModel(t *testing.T) {
 				require.True(t, ok && k.Priority() == p)
 				w.queues[name][k.ID] = k
 				w.s.Push(k)
+			case op == 22 && j != nil && w.r.IntN(3) == 0:
+				// The same lengths again and again, so that the value is changed in place, too.
+				k, ok := w.s.SetExtra(j, store.TagMoved, []byte{byte(w.r.IntN(2)), 1, 0, 0})
+				require.True(t, ok)
+				w.queues[name][k.ID] = k
 			case op == 22 && j != nil:
 				tag, value := store.Tag(2+w.r.IntN(3)), make([]byte, w.r.IntN(60))
 				if w.r.IntN(4) == 0 {

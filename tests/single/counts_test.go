@@ -32,7 +32,7 @@ func TestCountsAlone(t *testing.T) {
 		names = append(names, v.Elems[i].Str)
 	}
 	assert.Equal(t, []string{"name", "len", "in-progress", "overdue", "held-back", "delayed", "deferred", "jobs-blocked", "blocked",
-		"jobs-in", "jobs-out", "age", "idle", "oldest", "dead", "kept", "pause", "nodes", "unanswered"}, names)
+		"jobs-in", "jobs-out", "age", "idle", "oldest", "dead", "kept", "dead-letters", "pause", "nodes", "unanswered"}, names)
 	for field, want := range map[string]int64{"len": 1, "in-progress": 1, "jobs-in": 2, "jobs-out": 1} {
 		assert.Equal(t, want, v.Field(field).Int(), field)
 	}
