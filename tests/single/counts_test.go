@@ -26,7 +26,7 @@ func TestCountsAlone(t *testing.T) {
 	assert.Empty(t, v.Field("unanswered").Elems)
 
 	v = c.Do("QSTAT", "q", "mesh", "timeout", 5)
-	require.Len(t, v.Elems, 2*19)
+	require.Len(t, v.Elems, 2*20)
 	var names []string
 	for i := 0; i < len(v.Elems); i += 2 {
 		names = append(names, v.Elems[i].Str)
