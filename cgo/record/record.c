@@ -114,13 +114,17 @@ static void free_jobs(struct jm_job *j) {
     }
 }
 
-static void free_list(struct jm_list *l) {
-    free_jobs(l->head);
-    for (struct jm_skip_node *t = l->index[0]; t;) {
+static void free_index(struct jm_skip_node *t) {
+    while (t) {
         struct jm_skip_node *next = t->next[0];
         redis.Free(t);
         t = next;
     }
+}
+
+static void free_list(struct jm_list *l) {
+    free_jobs(l->head);
+    free_index(l->index[0]);
 }
 
 /* May run on the lazy-free thread: it must touch nothing but this value. */
@@ -132,6 +136,8 @@ void jm_free(void *value) {
     free_list(&q->waiting);
     free_list(&q->working);
     free_jobs(q->held.head);
+    if (q->delayed) free_index(q->delayed->index[0]);
+    redis.Free(q->delayed);
     for (struct jm_key_queue *l = q->key_queues.head; l;) {
         struct jm_key_queue *next = l->next;
         if (l->list) free_list(l->list);
@@ -262,7 +268,8 @@ static const struct jm_field layout[] = {
     FIELD(jm_queue, jobs_out), FIELD(jm_queue, waiters), FIELD(jm_queue, db), FIELD(jm_queue, pause), FIELD(jm_queue, flags),
     FIELD(jm_queue, state), FIELD(jm_queue, flushes),
     FIELD(jm_queue, name_len), FIELD(jm_queue, name), FIELD(jm_queue, counted), FIELD(jm_queue, here), FIELD(jm_queue, levels),
-    FIELD(jm_queue, kept_bytes), FIELD(jm_queue, unrated),
+    FIELD(jm_queue, kept_bytes), FIELD(jm_queue, unrated), FIELD(jm_queue, delayed), FIELD(jm_queue, dead),
+    WHOLE(jm_delayed), FIELD(jm_delayed, first), FIELD(jm_delayed, index), FIELD(jm_delayed, index_tail),
     WHOLE(jm_lock), FIELD(jm_lock, hash_next), FIELD(jm_lock, next), FIELD(jm_lock, prev), FIELD(jm_lock, token),
     FIELD(jm_lock, until), FIELD(jm_lock, lease), FIELD(jm_lock, job), FIELD(jm_lock, flags), FIELD(jm_lock, format),
     FIELD(jm_lock, name_len), FIELD(jm_lock, owner_len), FIELD(jm_lock, by), FIELD(jm_lock, era),

@@ -92,6 +92,14 @@ struct jm_queue {
     void *levels;
     uint64_t kept_bytes;
     uint32_t unrated, flush;
+    struct jm_delayed *delayed;
+    uint64_t dead;
+};
+
+/* Where the delayed jobs begin in their queue's list of held jobs, and a skip list over them. */
+struct jm_delayed {
+    struct jm_job *first;
+    struct jm_skip_node *index[JM_LEVELS], *index_tail[JM_LEVELS];
 };
 
 /* A lock that is held, or a vote for one. Its name and owner follow the structure. */

@@ -166,7 +166,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 		c.NullArray()
 		return
 	}
-	c.Map(21)
+	c.Map(22)
 	c.Text("name")
 	c.Bulk(name)
 	putCounts(c, count{"len", q.Len}, count{"age", q.Age}, count{"idle", q.Idle}, count{"blocked", q.Waiters})
@@ -185,7 +185,7 @@ func (m *module) queueStat(c *rm.Ctx) {
 	c.Int(m.node.PauseLeft(name, m.node.Queue(name)))
 	c.Text("limited")
 	c.Text(m.node.LimitOf(name).String())
-	putCounts(c, count{"kept", q.Kept})
+	putCounts(c, count{"kept", q.Kept}, count{"dead-letters", q.Letters})
 }
 
 // count is a field of an answer.
@@ -203,12 +203,12 @@ func putCounts(c *rm.Ctx, counts ...count) {
 
 func putMeshStat(c *rm.Ctx, a *engine.MeshAnswer) {
 	q := &a.Queues[0]
-	c.Map(19)
+	c.Map(20)
 	c.Text("name")
 	c.Text(string(q.Name))
 	putCounts(c, count{"len", q.Len}, count{"in-progress", q.InProgress}, count{"overdue", q.Overdue}, count{"held-back", q.HeldBack},
 		count{"delayed", q.Delayed}, count{"deferred", q.Deferred}, count{"jobs-blocked", q.Blocked}, count{"blocked", q.Waiters},
-		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest}, count{"dead", q.Dead}, count{"kept", q.Kept})
+		count{"jobs-in", q.JobsIn}, count{"jobs-out", q.JobsOut}, count{"age", q.Age}, count{"idle", q.Idle}, count{"oldest", q.Oldest}, count{"dead", q.Dead}, count{"kept", q.Kept}, count{"dead-letters", q.Letters})
 	c.Text("pause")
 	c.Text(engine.PauseNames[q.Pause])
 	c.Text("nodes")

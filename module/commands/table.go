@@ -133,8 +133,8 @@ func (m *module) commands() []rm.Command {
 			Summary: "Describes a queue, here or over the mesh.", Complexity: "O(1), at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
 			Args: []rm.Arg{keyArg(), word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "wip", Run: m.workInProgress, Flags: "readonly", Categories: "read slow", Info: rm.Info{
-			Summary: "Lists a queue's jobs that are being worked on, the first that is due first.", Complexity: "O(N) with N jobs listed, at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
-			Args: []rm.Arg{keyArg(), number("COUNT", "count"), word("OVERDUE"), word("MESH"), number("TIMEOUT", "milliseconds")}}},
+			Summary: "Lists a queue's jobs that are being worked on, or are delayed, the first that is due first.", Complexity: "O(N) with N jobs listed, at each node that is asked", Since: since, Arity: -2, Keys: firstKey(rm.KeyRead),
+			Args: []rm.Arg{keyArg(), number("COUNT", "count"), word("OVERDUE"), word("DELAYED"), {Name: "cursor", Kind: rm.ArgString, Token: "CURSOR", Optional: true}, word("MESH"), number("TIMEOUT", "milliseconds")}}},
 		{Name: "qscan", Run: m.queueScan, Flags: "readonly", Categories: "read slow", Info: rm.Info{
 			Summary: "Walks through the queues, of this node or of the mesh.", Complexity: "O(1) for each call, O(N) for all N queues; with MESH each call costs the other nodes O(N) with N queues listed", Since: since, Arity: -1, Tips: "nondeterministic_output",
 			Args: []rm.Arg{{Name: "cursor", Kind: rm.ArgInteger, Optional: true}, number("COUNT", "count"), word("BUSYLOOP"), number("MINLEN", "count"), number("MAXLEN", "count"), number("IMPORTRATE", "rate"), word("MESH"), number("TIMEOUT", "milliseconds")}}},

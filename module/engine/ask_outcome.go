@@ -73,9 +73,9 @@ func (n *Node) look(j *store.Job) {
 	if j = n.store.Lookup(&id); j == nil || !held(j) {
 		return
 	}
-	setTime(j, 0)
+	n.setTime(j, 0)
 	if wait || lacks {
-		setTime(j, n.now+outcomeMS+n.jitter())
+		n.setTime(j, n.now+outcomeMS+n.jitter())
 	}
 	n.arm(j)
 }

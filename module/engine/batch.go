@@ -251,7 +251,7 @@ func (n *Node) sendRun(r *run) {
 	r.b.open += len(jobs)
 	for _, j := range jobs {
 		becomePending(j)
-		setTime(j, 0)
+		n.setTime(j, 0)
 	}
 	n.placeRun(r, jobs, 0)
 	n.bundle(r, jobs)
@@ -371,7 +371,7 @@ func (n *Node) alone(u *bundle, i int, id store.ID, ad *pendingAdd) {
 	for _, node := range u.confirmers {
 		j.Confirm(uint64(node))
 	}
-	setTime(j, max(u.look, n.now))
+	n.setTime(j, max(u.look, n.now))
 	n.arm(j)
 }
 

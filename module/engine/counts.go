@@ -39,15 +39,16 @@ type Counts struct {
 	Oldest                             uint64 // s, since the first of the jobs that can be fetched was added
 	Dead                               uint64 // jobs that wait in the queue's dead-letter queue
 	Kept                               uint64 // jobs whose outcome is kept, at this node; of a mesh: the most at one node
+	Letters                            uint64 // dead letters that wait in the queue
 }
 
-const countFields = 18
+const countFields = 19
 
 // fields are the counts in the order that Counts, the message, has them.
 func (c *Counts) fields() [countFields]*uint64 {
 	return [...]*uint64{
 		&c.Len, &c.InProgress, &c.Overdue, &c.HeldBack, &c.Delayed, &c.Deferred, &c.Blocked,
-		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest, &c.Dead, &c.Kept,
+		&c.Waiters, &c.JobsIn, &c.JobsOut, &c.Age, &c.Idle, &c.Pause, &c.DeferredCopies, &c.BlockedCopies, &c.Oldest, &c.Dead, &c.Kept, &c.Letters,
 	}
 }
 
@@ -109,7 +110,7 @@ func (n *Node) Counts(name []byte) (c Counts, known bool) {
 			Len: q.Waiting(), InProgress: q.Working.Len, Overdue: uint64(q.Overdue), HeldBack: q.HeldBack,
 			Delayed: q.Counted(store.Delayed), Deferred: q.CountedHere(store.Deferred), Blocked: q.CountedHere(store.Blocked),
 			JobsIn: q.JobsIn, JobsOut: q.JobsOut, Pause: uint64(q.Pause & (PauseIn | PauseOut)),
-			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked), Kept: q.Counted(store.Kept),
+			DeferredCopies: q.Counted(store.Deferred), BlockedCopies: q.Counted(store.Blocked), Kept: q.Counted(store.Kept), Letters: q.Dead(),
 		}
 		if j := q.Oldest(); j != nil {
 			c.Oldest = uint64(max(0, n.now-int64(j.CTime/1_000_000)) / 1000)

@@ -49,9 +49,9 @@ func FuzzReadNames(f *testing.F) {
 
 // A node of a later release may send more numbers, and one of a former release fewer.
 func TestReadCounts(t *testing.T) {
-	list, err := readCounts([]byte{0, 2, 7, 8, 19, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15, 16, 17, 18, 98}, 3)
+	list, err := readCounts([]byte{0, 2, 7, 8, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15, 16, 17, 18, 19, 98}, 3)
 	require.NoError(t, err)
-	assert.Equal(t, []*Counts{nil, {Len: 7, InProgress: 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15, 16, 17, 18}}, list)
+	assert.Equal(t, []*Counts{nil, {Len: 7, InProgress: 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 14, 15, 16, 17, 18, 19}}, list)
 	for _, b := range [][]byte{{}, {1}, {2, 1}, {0, 0}, {200}} {
 		_, err := readCounts(b, 1)
 		assert.Error(t, err, "%v", b)

@@ -91,7 +91,7 @@ func DeathOf(j *store.Job) (d Death, ok bool) {
 }
 
 // isDead says whether a job is a dead letter.
-func isDead(j *store.Job) bool { return j.Parts != 0 && moves(j)&deadLetter != 0 }
+func isDead(j *store.Job) bool { return j.DeadLetter() }
 
 // isDying says whether a job was given up, and couldn't go to its dead-letter queue: the key holds something else.
 func isDying(j *store.Job) bool {

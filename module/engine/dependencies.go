@@ -353,8 +353,8 @@ func (n *Node) join(j *store.Job) {
 	}
 	n.countFamily(j)
 	setAnnounced(j) // it isn't about to be queued
-	if setTime(j, 0); !open {
-		setTime(j, n.now+1)
+	if n.setTime(j, 0); !open {
+		n.setTime(j, n.now+1)
 	}
 	n.arm(j)
 	n.lookLater(j)
@@ -382,8 +382,10 @@ func (n *Node) rejoinRest(q *store.Queue) {
 }
 
 func (n *Node) joinAll(j *store.Job) {
-	for ; j != nil; j = j.Next {
+	for j != nil {
+		next := j.Next // j may become delayed
 		n.joinAgain(j)
+		j = next
 	}
 }
 

@@ -152,7 +152,7 @@ func (n *Node) offer(j *store.Job, p *Peer) {
 	o.next, o.until = now+o.wait, now+j.ETime-n.now
 	n.store.Hold(j)
 	j = n.noteOffer(j, &o)
-	becomeOffered(j, n.now)
+	n.becomeOffered(j, n.now)
 	n.arm(j)
 	n.log(LogState, j) // before the Offer leaves
 	n.offers.Put(j.ID, o)
@@ -223,7 +223,7 @@ func (n *Node) review(id *store.ID, o *offered) *store.Job {
 // doubtOffer makes an offered job uncertain.
 func (n *Node) doubtOffer(j *store.Job) {
 	n.Stats.UncertainHandingOver++
-	becomeUncertain(j, n.now)
+	n.becomeUncertain(j, n.now)
 	n.store.Work(j, j.QTime)
 	n.arm(j)
 	n.touch(j.Queue)

@@ -359,7 +359,7 @@ func (n *Node) Dequeue(id *store.ID) bool {
 }
 
 func (n *Node) dequeue(j *store.Job) {
-	setTime(j, n.NextRequeue(j))
+	n.setTime(j, n.NextRequeue(j))
 	n.store.Hold(j)
 	clearAnnounced(j)
 	n.arm(j)

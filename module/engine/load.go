@@ -72,7 +72,7 @@ func (n *Node) doubtAway(q *store.Queue, t Trust) (uncertain int) {
 			continue
 		}
 		if !t.Exact && doubtful(j) {
-			becomeUncertain(j, n.now)
+			n.becomeUncertain(j, n.now)
 			uncertain++
 		}
 	}
@@ -147,7 +147,11 @@ func (n *Node) settleSome(s *settling) (done bool) {
 			switch s.walk {
 			case walkMark:
 				q.Flags |= queueUnsettled
-				done = !s.holds || n.store.HoldAll(q, s.pause)
+				if s.holds {
+					done = n.store.HoldAll(q, s.pause)
+				} else {
+					done = n.store.UncountDelayed(q, s.pause)
+				}
 			case walkRelock:
 				done = !q.AnyParts() || n.relockSome(q, s)
 			case walkSettle:
@@ -203,11 +207,16 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	before := q.Waiting()
 	next := n.heldIn(q, &s.at)
 	if next == nil || n.heldIn(q, &s.last) == nil {
-		if next = q.Held.Head; next != nil {
-			s.last = q.Held.Tail.ID
+		var last *store.Job
+		if next, last = q.Undelayed(); last != nil {
+			s.last = last.ID
 		}
 	}
 	for j := next; j != nil; j = next {
+		if j.Reason() == store.Delayed { // these are behind those that are to be settled, and were settled
+			next = nil
+			break
+		}
 		if s.pauseAt(j) {
 			break
 		}
@@ -241,9 +250,9 @@ func (n *Node) settleQueue(q *store.Queue, s *settling) (done bool) {
 	return true
 }
 
-// heldIn finds a job that is held in a queue; nil if it isn't, or not any more.
+// heldIn finds a job that is held in a queue, and not delayed; nil if it isn't, or not any more.
 func (n *Node) heldIn(q *store.Queue, id *store.ID) *store.Job {
-	if j := n.store.Lookup(id); j != nil && j.Queue == q && j.Place == store.InHeld {
+	if j := n.store.Lookup(id); j != nil && j.Queue == q && j.Place == store.InHeld && j.Reason() != store.Delayed {
 		return j
 	}
 	return nil
@@ -265,14 +274,14 @@ func (n *Node) withinTerms(j *store.Job) {
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case savedResting(j):
-		setTime(j, min(j.QTime, max(n.now, j.ETime-retry)))
+		n.setTime(j, min(j.QTime, max(n.now, j.ETime-retry)))
 	case once && retry > 0:
-		setTime(j, n.now+retry)
+		n.setTime(j, n.now+retry)
 	case !once && j.Unique() != nil: // it may be put off for longer
 		u := j.Unique()
-		setTime(j, min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS))
+		n.setTime(j, min(j.QTime, n.now+max(delay, u.ConflictDelay(), u.BusyDelay())+putOffMS))
 	case delay > 0 && !once:
-		setTime(j, n.now+delay)
+		n.setTime(j, n.now+delay)
 	}
 }
 
@@ -300,7 +309,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case isOffered(j) || !s.Exact && doubtful(j):
 		s.uncertain++
 		n.doubted = max(n.doubted, j.CTime)
-		becomeUncertain(j, n.now)
+		n.becomeUncertain(j, n.now)
 		n.boundWait(j)
 		n.store.Work(j, j.QTime)
 	case j.State == store.StateQueued && elsewhere && j.Retry > 0:
@@ -331,7 +340,7 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	case j.State == store.StateAcked:
 		n.settleEnded(j)
 	case n.wasShutOut(j):
-		setTime(j, n.now)
+		n.setTime(j, n.now)
 	case n.delayedHere(j):
 		n.store.Count(j, store.Delayed)
 		if j.Holders() == 0 {
@@ -433,7 +442,7 @@ func (n *Node) doubtQueue(q *store.Queue, at int64, last uint64) {
 		}
 		if doubtful(j) {
 			n.store.Hold(j)
-			becomeUncertain(j, at)
+			n.becomeUncertain(j, at)
 		}
 	}
 }

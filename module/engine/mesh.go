@@ -148,6 +148,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskWork(p, m)
 	case wire.AskJobs:
 		n.onAskJobs(p, m)
+	case wire.AskDelayed:
+		return n.onAskDelayed(p, m)
 	case wire.AskFlush:
 		n.onAskFlush(p, m)
 	case wire.AskMove:
@@ -156,7 +158,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onDo(p, m)
 	case wire.NewCopy:
 		n.onNewCopy(p, m)
-	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs, wire.MovedJobs, wire.Did:
+	case wire.Work, wire.Counts, wire.Queues, wire.Flushed, wire.Jobs, wire.MovedJobs, wire.Did, wire.DelayedJobs:
 		return n.onAnswer(p, m)
 	case wire.AskCopies:
 		return n.onAskCopies(p, m)

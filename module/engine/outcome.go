@@ -75,9 +75,9 @@ func (n *Node) endsHere(j *store.Job) {
 // followAgain sets the time at which an acknowledged job is looked at again for which others wait: soon, or
 // after outcomeMS if all that are left are out of sight. Those that come back also look into it themselves.
 func (n *Node) followAgain(j *store.Job) {
-	setTime(j, n.now+1)
+	n.setTime(j, n.now+1)
 	if n.deps.budget > 0 {
-		setTime(j, n.now+outcomeMS)
+		n.setTime(j, n.now+outcomeMS)
 	}
 	j.ETime = max(j.ETime, j.QTime)
 	n.arm(j)

@@ -55,6 +55,7 @@ type Features struct {
 	Names    bool // names that producers give, and messages to all subscribers: AskName and Publish
 	Slots    bool // locks with slots, and limits of jobs in progress
 	Limits   bool // keys that several jobs may have at a time
+	Delays   bool // questions for delayed jobs: AskDelayed
 	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
 }
 

@@ -11,11 +11,13 @@ import (
 )
 
 // A question is a command with MESH, which asks all nodes and answers its client when they have answered, or when its
-// time is up: WIP (wip.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go), MOVEJOB (movejob.go). ADDJOB asks so, too (replace.go).
+// time is up: WIP (wip.go, delayed.go), QLEN, QSTAT and QSCAN (counts.go), JSCAN (listing.go), QFLUSH (flush.go), MOVEJOB (movejob.go). ADDJOB asks so, too (replace.go).
 
 // MeshAnswer is what the nodes of a mesh have answered to a question.
 type MeshAnswer struct {
 	Work       []InProgress  // WIP: each job once
+	Delayed    []DelayedJob  // WIP with DELAYED: a page
+	More       bool          // the same: other jobs follow
 	Jobs       []MeshJob     // JSCAN
 	Copies     []int64       // WAITCOPIES: how many nodes hold each job, in the order of the question; -1: it isn't known here
 	Ends       []JobEnd      // WAITJOB: how each job has ended, in the order of the question
@@ -26,6 +28,8 @@ type MeshAnswer struct {
 	Done       bool          // Do: a node has done it
 	Next       uint64        // QSCAN, JSCAN: the next cursor; 0: the scan is over
 	Unanswered []wire.NodeID // nodes that aren't connected, can't be asked, or didn't answer in time
+
+	known store.DelayedPlace // WIP with DELAYED and More: all delayed jobs of the nodes that have answered are known up to here
 }
 
 // question is a question that waits for answers.
@@ -118,6 +122,8 @@ func (n *Node) canAsk(p *Peer, kind wire.Kind) bool {
 		return f.Flushes
 	case kind == wire.AskJobs:
 		return f.Jobs
+	case kind == wire.AskDelayed:
+		return f.Delays
 	case kind == wire.AskMove:
 		return f.Failures
 	case kind == wire.Do || kind == wire.NewCopy:
@@ -187,6 +193,8 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 		return n.takePage(q, p, m)
 	case wire.Jobs:
 		return q.takeJobs(p, m)
+	case wire.DelayedJobs:
+		return q.readDelayedFrom(p, m)
 	case wire.Flushed:
 		q.got.Flushed += min(m.Round, maxCount)
 		return nil
@@ -225,7 +233,7 @@ func (n *Node) tickQuestions() {
 
 // answerQuestion ends a question, and returns how much that takes of waitSlice.
 func (n *Node) answerQuestion(q *question) (cost int) {
-	cost = 1 + (len(q.got.Queues)+len(q.got.Work)+len(q.got.Jobs))/answerPiece
+	cost = 1 + (len(q.got.Queues)+len(q.got.Work)+len(q.got.Jobs)+len(q.got.Delayed))/answerPiece
 	n.dropQuestion(q.number)
 	n.makeAnswer(q)
 	if q.awaits == wire.Did {
@@ -240,6 +248,9 @@ func (n *Node) answerQuestion(q *question) (cost int) {
 func (n *Node) makeAnswer(q *question) {
 	if q.awaits == wire.Work {
 		q.got.Work = chooseJobs(q.got.Work, q.count)
+	}
+	if q.awaits == wire.DelayedJobs {
+		q.got.chooseDelayed(q.count)
 	}
 	for i := range q.got.Queues {
 		q.got.Queues[i].conclude()

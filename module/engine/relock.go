@@ -30,7 +30,9 @@ func (n *Node) relockSome(q *store.Queue, s *settling) (done bool) {
 		case store.InWaiting:
 			from, lists[1] = 1, j
 		case store.InHeld:
-			from, lists[2] = 2, j
+			if j.Reason() != store.Delayed { // else it has left its place since
+				from, lists[2] = 2, j
+			}
 		}
 	}
 	for _, j := range lists[from:] {

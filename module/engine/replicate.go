@@ -218,9 +218,9 @@ func (n *Node) vanished() {
 
 // step sets the time of the next look at a pending job.
 func (n *Node) step(j *store.Job, ad *pendingAdd) {
-	setTime(j, n.now+addReplicaMS)
+	n.setTime(j, n.now+addReplicaMS)
 	if ad.deadline > 0 && ad.deadline < j.QTime {
-		setTime(j, ad.deadline)
+		n.setTime(j, ad.deadline)
 	}
 	n.arm(j)
 }
@@ -532,7 +532,7 @@ func (n *Node) achieved(j *store.Job, ad *pendingAdd) {
 	j.ClearConfirmed()
 	becomePromised(j)
 	if ad.elsewhere {
-		setTime(j, n.retryAt(j))
+		n.setTime(j, n.retryAt(j))
 		setQueuedOnce(j)
 		n.arm(j)
 		n.log(LogJob, j)
@@ -559,7 +559,7 @@ func (n *Node) worked(j *store.Job, ad *pendingAdd) {
 	answerForAll(j) // copies may be on their way
 	j.ClearConfirmed()
 	becomePromised(j)
-	setTime(j, 0)
+	n.setTime(j, 0)
 	if n.wants(EventAdd) {
 		n.tellAdded(j)
 	}
@@ -637,7 +637,7 @@ func (n *Node) queueNew(j *store.Job) {
 
 // delayNew queues a new job in so many ms.
 func (n *Node) delayNew(j *store.Job, after int64) {
-	setTime(j, n.now+after)
+	n.setTime(j, n.now+after)
 	setAnnounced(j)
 	n.store.Count(j, store.Delayed)
 	n.arm(j)
@@ -767,7 +767,7 @@ func (n *Node) acceptInto(m *wire.Message, q *store.Queue) *store.Job {
 	n.accepted(j)
 	j, _ = n.learn(j, m.Holders)
 	if j.Retry > 0 {
-		setTime(j, n.retryAt(j)+m.Span)
+		n.setTime(j, n.retryAt(j)+m.Span)
 	}
 	n.arm(j)
 	n.join(j)
@@ -802,8 +802,8 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 	}
 	if span > 0 {
 		n.store.Hold(j)
+		n.setTime(j, n.now+span)
 		n.store.Count(j, store.Delayed)
-		setTime(j, n.now+span)
 		setAnnounced(j)
 		n.arm(j)
 		n.log(LogState, j)

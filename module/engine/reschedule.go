@@ -201,9 +201,9 @@ func (n *Node) keyFlag(j *store.Job) uint8 {
 func (n *Node) waitFor(j *store.Job, span int64) {
 	n.outliveAsGivenBack(j)
 	n.store.Hold(j)
-	n.store.Count(j, store.Delayed)
 	setAnnounced(j)
 	n.wakeAt(j, n.now+span)
+	n.store.Count(j, store.Delayed)
 	n.log(LogState, j)
 	n.touch(j.Queue)
 }

@@ -453,7 +453,7 @@ func (n *Node) confirms(j *store.Job, m *wire.Message) bool {
 
 // settleEnded settles an acknowledged job that was loaded. The time of its outcome is bounded, in case the clock was set back before.
 func (n *Node) settleEnded(j *store.Job) {
-	setTime(j, n.now+gcFirstMS)
+	n.setTime(j, n.now+gcFirstMS)
 	e, ok := EndingOf(j)
 	if !ok {
 		return
@@ -464,7 +464,7 @@ func (n *Node) settleEnded(j *store.Job) {
 	n.hasViews = n.hasViews || e.own
 	n.store.Count(j, store.Kept)
 	if j.Confirmed() == j.Holders() {
-		setTime(j, e.until)
+		n.setTime(j, e.until)
 	}
 }
 

@@ -63,10 +63,10 @@ func becomeAcked(j *store.Job) { j.State = store.StateAcked }
 
 // becomeUncertain marks an at-most-once job that may have been given to a client, and nobody knows. at (unix
 // ms) is when that may have been. No timer queues the job again.
-func becomeUncertain(j *store.Job, at int64) {
+func (n *Node) becomeUncertain(j *store.Job, at int64) {
 	j.State = store.StateActive
 	j.Flags = j.Flags&^store.FlagOffered | store.FlagDelivered | store.FlagUncertain
-	j.QTime = at
+	n.setTime(j, at)
 }
 
 // becomeCertain ends the doubt about an uncertain job: by a client's word nobody has it.
@@ -77,10 +77,10 @@ func becomeCertain(j *store.Job) {
 
 // becomeOffered marks an at-most-once job, which is out of its queue, as on its way to another node since at
 // (unix ms).
-func becomeOffered(j *store.Job, at int64) {
+func (n *Node) becomeOffered(j *store.Job, at int64) {
 	from(j, store.StateActive)
 	j.Flags = j.Flags&^(store.FlagAnnounced|store.FlagUncertain) | store.FlagDelivered | store.FlagOffered
-	j.QTime = at
+	n.setTime(j, at)
 }
 
 // becomeOfferedAgain goes on with an offer whose end isn't known.
@@ -144,20 +144,20 @@ func setLogged(j *store.Job) { j.Flags |= store.FlagLogged }
 func clearLogged(j *store.Job) { j.Flags &^= store.FlagLogged }
 
 // setTime sets a job's QTime, unix ms; 0: never. QTime means something else in each state (DESIGN.md). A
-// caller that changes what a job's timer depends on arms the timer then ([Node.arm]).
-func setTime(j *store.Job, at int64) { j.QTime = at }
+// caller that changes what a job's timer depends on arms the timer then ([Node.arm]). The order of delayed jobs stays right.
+func (n *Node) setTime(j *store.Job, at int64) { n.store.SetTime(j, at) }
 
 // wakeAt sets the time at which a job is looked at, unix ms; 0: never.
 func (n *Node) wakeAt(j *store.Job, at int64) {
-	j.QTime = at
+	n.setTime(j, at)
 	n.arm(j)
 }
 
-// setQTime sets when a job is queued again, unix ms. The list of jobs that are worked on stays in order.
+// setQTime is setTime for a job that somebody may work on: the list of those jobs stays in order, too.
 func (n *Node) setQTime(j *store.Job, at int64) {
 	if j.Place == store.InWorking {
 		n.store.Work(j, at)
 	} else {
-		j.QTime = at
+		n.setTime(j, at)
 	}
 }

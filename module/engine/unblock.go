@@ -77,16 +77,16 @@ func (n *Node) unblock(j *store.Job, when timing) {
 	}
 	clearAnnounced(j)
 	if left := delayFrom(j, n.now); left > 0 {
-		setTime(j, n.now+left)
+		n.setTime(j, n.now+left)
 		// This node queues the job for the first time, even if it has only a copy.
 		clearQueuedOnce(j)
 		if when == later {
-			setTime(j, j.QTime+n.insteadOf(j))
+			n.setTime(j, j.QTime+n.insteadOf(j))
 		} else {
-			n.store.Count(j, store.Delayed)
 			if when == soon {
-				setTime(j, j.QTime+store.AnnounceMS) // so that this node and the one where the end was said don't queue it at one moment
+				n.setTime(j, j.QTime+store.AnnounceMS) // so that this node and the one where the end was said don't queue it at one moment
 			}
+			n.store.Count(j, store.Delayed)
 		}
 		if when == atOnce && j.Holders() == 0 {
 			setAnnounced(j) // otherwise another node may have unblocked it at the same moment
@@ -109,8 +109,8 @@ func (n *Node) unblock(j *store.Job, when timing) {
 	}
 	if when == later {
 		clearQueuedOnce(j)
-		if setTime(j, 0); j.Retry > 0 {
-			setTime(j, n.now+n.insteadOf(j))
+		if n.setTime(j, 0); j.Retry > 0 {
+			n.setTime(j, n.now+n.insteadOf(j))
 		}
 		n.arm(j)
 		n.log(LogState, j)
@@ -118,7 +118,7 @@ func (n *Node) unblock(j *store.Job, when timing) {
 	}
 	if when == unpromised || n.leavesFamily(j) {
 		clearQueuedOnce(j)
-		setTime(j, n.now+store.AnnounceMS)
+		n.setTime(j, n.now+store.AnnounceMS)
 		setAnnounced(j)
 		n.arm(j)
 		n.tellAllOf(j, &wire.Message{Kind: wire.WillQueue})

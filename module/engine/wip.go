@@ -257,6 +257,9 @@ func (n *Node) InProgress() (jobs, overdue uint64) { return n.store.Working() }
 // Queued counts the jobs that wait in this node's queues.
 func (n *Node) Queued() uint64 { return n.store.Waiting() }
 
+// DeadNow counts the dead letters that wait in this node's queues.
+func (n *Node) DeadNow() uint64 { return n.store.Dead() }
+
 // Counted counts the jobs that, for a given reason, don't wait in this node's queues yet.
 func (n *Node) Counted(r store.Reason) uint64 { return n.store.Counted(r) }
 

@@ -129,3 +129,36 @@ func BenchmarkLookup(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDelayed delays jobs by a random time and queues them, with a million others delayed; "end" delays each for longer than all others.
+func BenchmarkDelayed(b *testing.B) {
+	for _, end := range []bool{true, false} {
+		b.Run(map[bool]string{true: "end", false: "anywhere"}[end], func(b *testing.B) {
+			s := store.New(&pool{}, 1, 0)
+			ids := s.IDMaker([4]byte{})
+			q := s.NewQueue([]byte("q"), 0)
+			var n uint64
+			add := func() *store.Job {
+				n++
+				j := s.NewJob(100, 0, nil)
+				random := n * 0x9e3779b97f4a7c15
+				j.ID, j.CTime, j.ETime = ids.Make(random, n, 60, true), n, 1<<40
+				if s.RegisterNew(q, j); end {
+					s.SetTime(j, int64(n))
+				} else {
+					s.SetTime(j, int64(random>>32))
+				}
+				s.Count(j, store.Delayed)
+				return j
+			}
+			for range 1_000_000 {
+				add()
+			}
+			for b.Loop() {
+				j := add()
+				s.Push(j)
+				s.Remove(j)
+			}
+		})
+	}
+}

@@ -197,8 +197,10 @@ func FindExtra(extras []byte, tag Tag) []byte {
 // job's own memory. Only that of a held job may have another priority.
 func (s *Store) SetExtras(j *Job, extras []byte) *Job {
 	if len(extras) == len(j.Extras()) {
+		was := j.DeadLetter()
 		copy(j.Extras(), extras)
 		s.noteParts(j.Queue, extras)
+		s.recountDead(j, was)
 		return j
 	}
 	return s.Rewrite(j, j.Body(), extras)
@@ -245,8 +247,12 @@ func (s *Store) Shrink(j *Job) *Job {
 // SetExtra does nothing, and ok is false.
 func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 	if old := j.Extra(tag); old != nil && value != nil && len(old) == len(value) {
-		if copy(old, value); tag == TagPriority {
+		was := tag == TagMoved && j.DeadLetter()
+		if copy(old, value); tag == TagPriority || tag == TagMoved {
 			s.noteParts(j.Queue, j.Extras())
+		}
+		if tag == TagMoved {
+			s.recountDead(j, was)
 		}
 		return j, true
 	}

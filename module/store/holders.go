@@ -290,7 +290,9 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		k.putExtras(extras)
 	}
 	if l := s.listOf(j); l == nil {
-		q.Held.Replace(j, k)
+		if q.Held.Replace(j, k); j.Reason() == Delayed {
+			s.replaceInDelayed(q, j, k)
+		}
 	} else {
 		l.Replace(j, k)
 		if j.Flags&FlagIndexed != 0 {
@@ -306,6 +308,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
+	s.recountDead(k, j.DeadLetter())
 	s.jobs.Replace(&j.Entry, &k.Entry, j.ID.hash(s.keys.id))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)

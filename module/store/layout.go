@@ -52,7 +52,8 @@ type Place uint8
 
 // The places.
 const (
-	// InHeld: the job is known, and in none of the other lists. This list has no order.
+	// InHeld: the job is known, and in none of the other lists. This list has no order, but for the jobs at its end: those that are
+	// [Delayed], ordered by QTime (delayed.go).
 	InHeld Place = iota
 	// InWaiting: the job can be fetched. Ordered by priority, then by creation time.
 	InWaiting
@@ -132,7 +133,7 @@ type Queue struct {
 	Pause       uint8
 	Flags       uint8
 	state       uint8
-	ever        uint8  // everParts, everPriorities
+	ever        uint8  // everParts, everPriorities, everDead
 	flushes     uint32 // Store.flushes when it was attached
 	listed      uint32 // see Listed
 	working     uint32 // Working.Len
@@ -160,12 +161,15 @@ type Queue struct {
 	keptBytes       uint64                  // of the results of jobs that are Kept
 	Unrated         uint32                  // the generation of settings (package engine) that say no rate for the queue
 	Flush           uint32                  // the number of the queue's last flush (package engine); 0: there was none
+	delayed         *delayedOrder           // nil: no job is delayed
+	dead            uint64                  // dead letters among the jobs that can be fetched
 }
 
-// These bits tell what a queue ever had: jobs with holders or extras (AnyParts), and with a priority.
+// These bits tell what a queue ever had: jobs with holders or extras (AnyParts), with a priority, and dead letters.
 const (
 	everParts uint8 = 1 << iota
 	everPriorities
+	everDead
 )
 
 // States of a queue, not saved.
@@ -253,6 +257,9 @@ func (q *Queue) Counted(r Reason) uint64 { return uint64(q.counted[r-1]) }
 // ([Store.CountHere]).
 func (q *Queue) CountedHere(r Reason) uint64 { return uint64(q.here[r-Deferred]) }
 
+// Dead counts the dead letters among the queue's jobs that can be fetched.
+func (q *Queue) Dead() uint64 { return q.dead }
+
 // AnyCounted says whether any held job of the queue is still to be queued.
 func (q *Queue) AnyCounted() bool { return [waitReasons]uint32(q.counted[:]) != [waitReasons]uint32{} }
 
@@ -279,6 +286,7 @@ func Layout() []Field {
 	var k Lock
 	var all LockList
 	var n KeyQueue
+	var d delayedOrder
 	return []Field{
 		{"jm_job", 0, unsafe.Sizeof(j)},
 		{"jm_job.hash_next", unsafe.Offsetof(j.Entry), unsafe.Sizeof(j.Entry)},
@@ -348,6 +356,12 @@ func Layout() []Field {
 		{"jm_queue.levels", unsafe.Offsetof(q.levels), unsafe.Sizeof(q.levels)},
 		{"jm_queue.kept_bytes", unsafe.Offsetof(q.keptBytes), unsafe.Sizeof(q.keptBytes)},
 		{"jm_queue.unrated", unsafe.Offsetof(q.Unrated), unsafe.Sizeof(q.Unrated)},
+		{"jm_queue.delayed", unsafe.Offsetof(q.delayed), unsafe.Sizeof(q.delayed)},
+		{"jm_queue.dead", unsafe.Offsetof(q.dead), unsafe.Sizeof(q.dead)},
+		{"jm_delayed", 0, unsafe.Sizeof(d)},
+		{"jm_delayed.first", unsafe.Offsetof(d.first), unsafe.Sizeof(d.first)},
+		{"jm_delayed.index", unsafe.Offsetof(d.index) + unsafe.Offsetof(d.index.Head), unsafe.Sizeof(d.index.Head)},
+		{"jm_delayed.index_tail", unsafe.Offsetof(d.index) + unsafe.Offsetof(d.index.Tail), unsafe.Sizeof(d.index.Tail)},
 		{"jm_lock", 0, unsafe.Sizeof(k)},
 		{"jm_lock.hash_next", unsafe.Offsetof(k.Entry), unsafe.Sizeof(k.Entry)},
 		{"jm_lock.next", unsafe.Offsetof(k.Next), unsafe.Sizeof(k.Next)},

@@ -74,6 +74,9 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 	case l == &q.List && attached:
 		s.fetchable++
 	}
+	if l == &q.List && q.ever&everDead != 0 && j.DeadLetter() {
+		s.countDead(q, true)
+	}
 	less, height := j.order(), s.height(j)
 	if q.AnyPriorities() && l == &q.List {
 		if at, ok := s.enterLevel(q, j); ok && (height == 0 || at == l.Tail) {
@@ -117,7 +120,15 @@ func (s *Store) recount(q *Queue, j *Job, r Reason) {
 		return
 	}
 	s.CountHere(j, false)
+	if was == Delayed {
+		s.leaveDelayed(q, j)
+		q.Held.Insert(j, q.lastUnordered())
+	}
 	j.Flags = j.Flags&^flagsReason | reasonFlags[r]
+	if r == Delayed {
+		q.Held.Remove(j)
+		s.enterDelayed(q, j)
+	}
 	attached := q.state == queueAttached
 	if was != NoReason {
 		q.counted[was-1]--
@@ -214,6 +225,9 @@ func (s *Store) take(q *Queue, l *List, j *Job) {
 		if q.state == queueAttached {
 			s.fetchable--
 		}
+		if q.ever&everDead != 0 && j.DeadLetter() {
+			s.countDead(q, false)
+		}
 		if q.levels != nil {
 			q.leaveLevel(j)
 		}
@@ -237,6 +251,35 @@ func (s *Store) countOut(q *Queue, j *Job) {
 		s.working--
 	}
 }
+
+// DeadLetter says whether the job is a dead letter: the lowest bit of its TagMoved says that.
+func (j *Job) DeadLetter() bool { return j.Parts != 0 && deadIn(j.Extras()) }
+
+func deadIn(extras []byte) bool {
+	e := FindExtra(extras, TagMoved)
+	return len(e) == 4 && e[0]&1 != 0
+}
+
+// countDead counts a dead letter that comes to the jobs that can be fetched, or leaves them.
+func (s *Store) countDead(q *Queue, comes bool) {
+	by := uint64(1)
+	if !comes {
+		by = -by
+	}
+	if q.dead += by; q.state == queueAttached {
+		s.dead += by
+	}
+}
+
+// recountDead is called when a job has got other extras. was says whether it was a dead letter before.
+func (s *Store) recountDead(j *Job, was bool) {
+	if is := j.DeadLetter(); is != was && j.Place == InWaiting {
+		s.countDead(j.Queue, is)
+	}
+}
+
+// Dead counts the dead letters that wait in all attached queues.
+func (s *Store) Dead() uint64 { return s.dead }
 
 // SetOverdue notes that the time at which a job that is being worked on was due has passed,
 // and that the job isn't queued again for now. Until the job leaves the list, or Work gives it
@@ -271,5 +314,9 @@ func (s *Store) Waiting() uint64 { return s.fetchable + s.heldBack }
 
 func (q *Queue) hold(j *Job) {
 	j.Place = InHeld
-	q.Held.Insert(j, q.Held.Tail)
+	at := q.Held.Tail
+	if at != nil && at.Reason() == Delayed { // delayed jobs stay the last ones
+		at = q.lastUnordered()
+	}
+	q.Held.Insert(j, at)
 }

@@ -33,6 +33,7 @@ type Store struct {
 	wakesAll   bool    // a slot above 0 is free: see Taken
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
+	dead       uint64              // dead letters among them
 	counted    [reasons - 1]uint64 // see Counted
 	keptBytes  uint64              // see KeptBytes
 	nameBuf    []byte
@@ -227,6 +228,9 @@ func (s *Store) noteParts(q *Queue, extras []byte) {
 	if q.ever |= everParts; PriorityIn(extras) != 0 {
 		q.ever |= everPriorities
 	}
+	if deadIn(extras) {
+		q.ever |= everDead
+	}
 }
 
 // AnyParts says whether any job ever had holders or extras. If not, no job is unique or
@@ -293,7 +297,7 @@ func (s *Store) Hold(j *Job) {
 	}
 }
 
-// HoldAll moves all jobs of a queue into its held list. They keep their states, as jobs that
+// HoldAll moves all jobs of a queue into its held list, where none is counted as delayed. They keep their states, as jobs that
 // were loaded do. It stops when pause says so, and says whether all are held.
 func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	hold := func(j *Job) {
@@ -319,6 +323,17 @@ func (s *Store) HoldAll(q *Queue, pause func() bool) (done bool) {
 	}
 	for q.Working.Head != nil {
 		if hold(q.Working.Head); pause() {
+			return false
+		}
+	}
+	return s.UncountDelayed(q, pause)
+}
+
+// UncountDelayed takes the reason from all delayed jobs of a queue, which the engine is to settle anew. It stops when pause says so, and says
+// whether none is left.
+func (s *Store) UncountDelayed(q *Queue, pause func() bool) (done bool) {
+	for q.delayed != nil {
+		if s.Count(q.delayed.first, NoReason); pause() {
 			return false
 		}
 	}
@@ -422,6 +437,7 @@ func (s *Store) Reattach(q *Queue) (dropped int) {
 	s.working += uint64(q.working)
 	s.overdue += uint64(q.Overdue)
 	s.fetchable += q.Len
+	s.dead += q.dead
 	for i, n := range q.counted {
 		s.counted[i] += uint64(n)
 	}
@@ -498,7 +514,7 @@ func (s *Store) DetachAll(visit func(*Queue)) []*Queue {
 		visit(q)
 	}
 	s.rows = nil
-	s.working, s.overdue, s.heldBack, s.fetchable = 0, 0, 0, 0
+	s.working, s.overdue, s.heldBack, s.fetchable, s.dead = 0, 0, 0, 0, 0
 	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.queues.Clear()
 	return all
@@ -568,6 +584,7 @@ func (s *Store) detach(q *Queue) {
 	s.working -= uint64(q.working)
 	s.overdue -= uint64(q.Overdue)
 	s.fetchable -= q.Len
+	s.dead -= q.dead
 	for i, n := range q.counted {
 		s.counted[i] -= uint64(n)
 	}
@@ -710,7 +727,7 @@ func (s *Store) forget() {
 	s.rings.Drop()
 	s.wheel.drop(s.alloc)
 	s.begin(now)
-	s.working, s.overdue, s.fetchable = 0, 0, 0
+	s.working, s.overdue, s.fetchable, s.dead = 0, 0, 0, 0
 	s.counted, s.keptBytes = [reasons - 1]uint64{}, 0
 	s.DropEdges()
 	s.generation++

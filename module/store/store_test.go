@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -122,19 +123,49 @@ func (w *world) some(name string) *store.Job {
 	return w.queues[name][ids[w.r.IntN(len(ids))]]
 }
 
+// checkDelayed compares the order of a queue's delayed jobs with that of its held jobs.
+func checkDelayed(t require.TestingT, q *store.Queue, held []*store.Job) {
+	delayed := slices.DeleteFunc(slices.Clone(held), func(j *store.Job) bool { return j.Reason() != store.Delayed })
+	slices.SortFunc(delayed, func(a, b *store.Job) int {
+		return cmp.Or(cmp.Compare(a.QTime, b.QTime), cmp.Compare(a.CTime, b.CTime), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	j := q.FirstDelayed(store.DelayedPlace{At: math.MinInt64})
+	for i, want := range delayed {
+		require.Same(t, want, j)
+		at := store.DelayedPlaceOf(want)
+		if next := q.FirstDelayed(at); i+1 < len(delayed) {
+			require.Same(t, delayed[i+1], next)
+		} else {
+			require.Nil(t, next)
+		}
+		at.ID[23]-- // a place that no job has
+		if at.ID[23] != 255 {
+			require.Same(t, want, q.FirstDelayed(at))
+		}
+		j = j.Next
+	}
+	require.Nil(t, j, "the delayed jobs are the last of the held ones")
+	if _, last := q.Undelayed(); last != nil {
+		require.NotEqual(t, store.Delayed, last.Reason())
+	}
+}
+
 func (w *world) check(t require.TestingT) {
 	var total [store.Kept + 1]uint64
+	dead := uint64(0)
 	for name, jobs := range w.queues {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
 		var waiting, working, held []*store.Job
-		var size uint64
+		var size, letters uint64
 		var counted [store.Kept + 1]uint64
 		for id, j := range jobs {
 			counted[j.Reason()]++
 			require.Same(t, j, w.s.Lookup(&id))
 			if j.State == store.StateQueued {
-				waiting = append(waiting, j)
+				if waiting = append(waiting, j); j.DeadLetter() {
+					letters++
+				}
 			} else if j.Place == store.InWorking {
 				working = append(working, j)
 			} else {
@@ -163,6 +194,7 @@ func (w *world) check(t require.TestingT) {
 			return bytes.Compare(a.ID[:], b.ID[:]) < 0
 		})
 		require.Equal(t, len(held), int(q.Held.Len))
+		checkDelayed(t, q, held)
 		for r := store.Delayed; r <= store.Blocked; r++ {
 			require.Equal(t, counted[r], q.Counted(r))
 			total[r] += counted[r]
@@ -180,7 +212,10 @@ func (w *world) check(t require.TestingT) {
 			require.Same(t, last, l.Tail)
 		}
 		require.GreaterOrEqual(t, q.Bytes, size)
+		require.Equal(t, letters, q.Dead())
+		dead += letters
 	}
+	require.Equal(t, dead, w.s.Dead())
 	for r := store.Delayed; r <= store.Blocked; r++ {
 		require.Equal(t, total[r], w.s.Counted(r))
 	}
@@ -202,6 +237,11 @@ func TestStoreAgainstModel(t *testing.T) {
 				require.True(t, ok && k.Priority() == p)
 				w.queues[name][k.ID] = k
 				w.s.Push(k)
+			case op == 22 && j != nil && w.r.IntN(3) == 0:
+				// The same lengths again and again, so that the value is changed in place, too.
+				k, ok := w.s.SetExtra(j, store.TagMoved, []byte{byte(w.r.IntN(2)), 1, 0, 0})
+				require.True(t, ok)
+				w.queues[name][k.ID] = k
 			case op == 22 && j != nil:
 				tag, value := store.Tag(2+w.r.IntN(3)), make([]byte, w.r.IntN(60))
 				if w.r.IntN(4) == 0 {
@@ -256,6 +296,9 @@ func TestStoreAgainstModel(t *testing.T) {
 				r := store.Reason(w.r.IntN(4))
 				w.s.Count(j, r)
 				require.True(t, j.Reason() == r || j.Reason() == store.NoReason && j.Place != store.InHeld)
+				if j.Place == store.InHeld {
+					w.s.SetTime(j, w.r.Int64N(20))
+				}
 			case op < 12 && w.r.IntN(2) == 0:
 				w.s.Work(j, w.r.Int64N(1000))
 				if w.r.IntN(2) == 0 {

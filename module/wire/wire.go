@@ -197,6 +197,12 @@ const (
 	Named
 	// Publish: publish a message at the receiver. Queue has the channel after its length (varint), and then the message.
 	Publish
+	// AskDelayed asks for up to Count delayed jobs of a queue that the receiver is to queue, the first that is due first. Queue has a place in
+	// their order, in a form that package engine defines, and then the queue's name: only jobs behind that place are wanted. Span is any number.
+	// The answer is DelayedJobs, with the same Span.
+	AskDelayed
+	// DelayedJobs lists such jobs, in Queue, in a form that package engine defines.
+	DelayedJobs
 	kinds
 )
 
@@ -588,6 +594,9 @@ var parts = [kinds]uint16{
 	AskName:   hasID,
 	Named:     hasID,
 	Publish:   hasQueue,
+
+	AskDelayed:  hasCount | hasSpan | hasQueue,
+	DelayedJobs: hasSpan | hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 

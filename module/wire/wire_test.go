@@ -166,10 +166,11 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 		"AskCounts", "Counts", "AskQueues", "Queues", "Entries", "EntrySums", "AskCopies", "Copies", "AskFlush", "Flushed", "AskJobs", "Jobs",
 		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "Do", "Did", "NewCopy", "AskName", "Named", "Publish",
+		"AskDelayed", "DelayedJobs",
 	}
 	all := allKinds()
 	require.Len(t, names, len(all))
-	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies, "Marks": Marks, "Do": Do, "NewCopy": NewCopy, "Publish": Publish} {
+	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies, "Marks": Marks, "Do": Do, "NewCopy": NewCopy, "Publish": Publish, "DelayedJobs": DelayedJobs} {
 		require.Equal(t, name, names[slices.Index(all, kind)])
 	}
 	page, err := os.ReadFile("../bus/PROTOCOL.md")

@@ -183,6 +183,14 @@ func atSlowest() {
 	addJobs := func(more ...string) {
 		load(jobs, func(c *conn, i int) { c.send(append([]string{"ADDJOB", "big", "body", "0"}, more...)...) })
 	}
+	// Delayed jobs come in any order of their times, which lie within a day. middle is a time in the middle.
+	soon := time.Now().Add(time.Hour)
+	middle := strconv.FormatInt(soon.Add(12*time.Hour).UnixMilli(), 10)
+	addDelayed := func() {
+		load(jobs, func(c *conn, i int) {
+			c.send("ADDJOB", "big", "body", "0", "AT", strconv.FormatInt(soon.Unix()+int64(i*7919%86400), 10))
+		})
+	}
 	addQueues := func() {
 		load(manyQueues, func(c *conn, i int) { c.send("ADDJOB", fmt.Sprint("q", i), "body", "0") })
 	}
@@ -243,6 +251,11 @@ func atSlowest() {
 		} {
 			command(args...)
 		}
+		addDelayed()
+		for _, args := range [][]string{{"WIP", "big", "DELAYED"}, {"WIP", "big", "DELAYED", "COUNT", "1000", "CURSOR", middle}, {"WIP", "big", "DELAYED", "CURSOR", middle, "MESH"}} {
+			command(args...)
+		}
+		command("JOBMESH", "FLUSH")
 		measure("all is gone after RESET", func() {}, func() bool { return info(c, "memory", "used_memory") < 50<<20 })
 		addJobs()
 		measure("UNLINK big", func() { c.do("UNLINK", "big") }, func() bool { return info(c, "memory", "used_memory") < 50<<20 })

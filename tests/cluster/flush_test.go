@@ -237,3 +237,37 @@ func TestLifeX7(t *testing.T) {
 	require.Len(t, v.Elems, 1)
 	assert.Equal(t, runs, v.Elems[0].Elems[1].Str)
 }
+
+// X2: a node is away while a queue is flushed. It comes back with copies of the jobs, and delivers none of them. (Jobs that it would itself have
+// queued stay: see QFLUSH in COMMANDS.md.)
+func TestLifeX2(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "appendonly yes", "jobmesh.repair-after 0")
+	var ids []string
+	for range 60 {
+		ids = append(ids, added(t, m[0].Dial(), "q", "b", 10_000, "REPLICATE", 3, "RETRY", 5))
+	}
+	own := added(t, m[2].Dial(), "own", "b", 10_000, "REPLICATE", 1, "RETRY", 1000)
+	m[2].AwaitLogged()
+	away := id(m[2])
+	m[2].Kill()
+	v := m[1].Do("QFLUSH", "q", "MESH", "TIMEOUT", 10_000)
+	require.Equal(t, []string{away}, v.Field("unanswered").Strings(), "%v", v)
+	require.Equal(t, int64(len(ids)), v.Field("flushed").Int())
+	m[:2].noCopiesWaiting(t, "q")
+	m[2].Restart()
+	m.await(t, 3)
+	m.noCopies(t, ids...)
+	for _, s := range m {
+		assert.True(t, s.Do("GETJOB", "NOHANG", "FROM", "q").NullArray())
+	}
+	assert.Equal(t, own, fetched(t, m[2].Dial(), "own"))
+}
+
+// noCopiesWaiting checks that nothing waits in a queue at any of these nodes.
+func (m mesh) noCopiesWaiting(t *testing.T, queue string) {
+	t.Helper()
+	for _, s := range m {
+		require.Zero(t, s.Do("QLEN", queue).Int())
+	}
+}

@@ -425,8 +425,8 @@ func TestIntrospection(t *testing.T) {
 	assert.Len(t, v.Field("nodes-delivered").Elems, 1)
 	assert.True(t, c.Do("QSTAT", "none").NullArray())
 	v = c.Do("QSTAT", "q")
-	require.Len(t, v.Elems, 42)
-	for i, n := range []string{"name", "len", "age", "idle", "blocked", "import-from", "import-rate", "jobs-in", "jobs-out", "pause", "in-progress", "overdue", "held-back", "delayed", "deferred", "jobs-blocked", "oldest", "dead", "pause-left", "limited", "kept"} {
+	require.Len(t, v.Elems, 44)
+	for i, n := range []string{"name", "len", "age", "idle", "blocked", "import-from", "import-rate", "jobs-in", "jobs-out", "pause", "in-progress", "overdue", "held-back", "delayed", "deferred", "jobs-blocked", "oldest", "dead", "pause-left", "limited", "kept", "dead-letters"} {
 		assert.Equal(t, n, v.Elems[2*i].Str)
 	}
 	second := add(t, c, "q", "2", 0)

@@ -26,13 +26,13 @@ func TestCountsAlone(t *testing.T) {
 	assert.Empty(t, v.Field("unanswered").Elems)
 
 	v = c.Do("QSTAT", "q", "mesh", "timeout", 5)
-	require.Len(t, v.Elems, 2*19)
+	require.Len(t, v.Elems, 2*20)
 	var names []string
 	for i := 0; i < len(v.Elems); i += 2 {
 		names = append(names, v.Elems[i].Str)
 	}
 	assert.Equal(t, []string{"name", "len", "in-progress", "overdue", "held-back", "delayed", "deferred", "jobs-blocked", "blocked",
-		"jobs-in", "jobs-out", "age", "idle", "oldest", "dead", "kept", "pause", "nodes", "unanswered"}, names)
+		"jobs-in", "jobs-out", "age", "idle", "oldest", "dead", "kept", "dead-letters", "pause", "nodes", "unanswered"}, names)
 	for field, want := range map[string]int64{"len": 1, "in-progress": 1, "jobs-in": 2, "jobs-out": 1} {
 		assert.Equal(t, want, v.Field(field).Int(), field)
 	}

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
+	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -115,6 +117,18 @@ func (s *Sim) counted(n *node) {
 		}
 		all[r]++
 	}
+	dead := uint64(0) // that wait
+	for _, j := range jobs {
+		if j.Place == store.InWaiting && j.DeadLetter() {
+			dead++
+		}
+	}
+	if n.e.DeadNow() != dead {
+		s.fail("node %d counts %d dead letters that wait, and there are %d", n.i, n.e.DeadNow(), dead)
+	}
+	for q, want := range queues {
+		s.checkDelayed(n, q, int(want[store.Delayed]))
+	}
 	if _, kept := n.e.Results(); kept != bytes {
 		s.fail("node %d counts %d bytes of results, and there are %d", n.i, kept, bytes)
 	}
@@ -130,6 +144,24 @@ func (s *Sim) counted(n *node) {
 		if n.e.Counted(r) != all[r] {
 			s.fail("node %d counts %d jobs as %d, and there are %d", n.i, n.e.Counted(r), r, all[r])
 		}
+	}
+}
+
+// checkDelayed checks that a node lists so many delayed jobs of a queue, in order, by pages.
+func (s *Sim) checkDelayed(n *node, q *store.Queue, want int) {
+	behind, met := store.DelayedPlace{At: math.MinInt64}, 0
+	for more := true; more; {
+		var list []engine.DelayedJob
+		list, more = n.e.Delayed(q, behind, 3)
+		for _, d := range list {
+			if j := n.e.Job(&d.ID); d.Compare(&behind) <= 0 || j == nil || j.Reason() != store.Delayed || j.QTime != d.At {
+				s.fail("node %d lists %s among the delayed jobs of %s at a wrong place", n.i, d.ID, q.NameBytes())
+			}
+			behind, met = d.DelayedPlace, met+1
+		}
+	}
+	if met != want {
+		s.fail("node %d lists %d delayed jobs of %s, and there are %d", n.i, met, q.NameBytes(), want)
 	}
 }
 
