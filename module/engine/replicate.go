@@ -181,6 +181,7 @@ func (n *Node) order(ad *pendingAdd) {
 
 func (n *Node) endPendingAdd(ad *pendingAdd) {
 	delete(n.pendingAdds, ad.id)
+	n.afterAdd(ad.id)
 	last := len(n.waiting) - 1
 	n.waiting[ad.at] = n.waiting[last]
 	n.waiting[ad.at].at = ad.at
@@ -422,8 +423,9 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 	}
 }
 
-// tickAdds goes on with resumeAdds for all nodes.
+// tickAdds goes on with followAdds, and with resumeAdds for all nodes.
 func (n *Node) tickAdds() {
+	n.followAdds()
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
 		n.resumeAdds(p, &budget)

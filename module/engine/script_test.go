@@ -108,6 +108,13 @@ func newWorld() *world {
 			n, other := w.actor(0), w.actor(1)
 			n.disk, n.order = maps.Clone(other.disk), slices.Clone(other.order)
 		},
+		"abandon": func() { // NODE JOB: the client of its ADDJOB goes away
+			n, p := w.actor(0), engine.PendingAdd(w.Job(1))
+			n.Do(func() {
+				n.e.Deny(p)
+				n.e.Abandon(p)
+			})
+		},
 		"delqueue": func() {
 			n := w.actor(0)
 			q := n.e.Queue([]byte(w.Word(1)))
@@ -450,6 +457,9 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	case wire.Did:
 		if m.Flags&wire.Done != 0 {
 			return text + " done"
+		}
+		if m.Flags&wire.Waits != 0 {
+			return text + " waits"
 		}
 		return text
 	case wire.NewCopy:
