@@ -132,7 +132,7 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 		n.stayDying(j, why, err)
 		return
 	}
-	n.tellsDead(j, why)
+	n.hasDied(j, why)
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
@@ -192,8 +192,6 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	}
 	reason := reasonOf(j)
 	n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
-	n.Stats.Dead++
-	n.Stats.DeadFor[why]++
 	if p.Set&SetDeadTTL != 0 {
 		j.ETime = n.now + p.DeadTTL*1000
 	} else {
@@ -201,6 +199,13 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	}
 	n.arm(j)
 	return j, nil
+}
+
+// hasDied counts a job that has become a dead letter, and tells that. Of several holders that find out by themselves one calls it.
+func (n *Node) hasDied(j *store.Job, why Why) {
+	n.Stats.Dead++
+	n.Stats.DeadFor[why]++
+	n.tellsDead(j, why)
 }
 
 // boundDead sees to it that a queue keeps no more dead letters than its settings say (DEADMAX), when one has come. This node counts those

@@ -261,6 +261,7 @@ func (n *Node) debounce(j *store.Job, c *change) *store.Job {
 	}
 	n.Stats.Debounced++
 	j = n.dueAt(j, &Move{HasAt: true, At: at})
+	n.tellsDebounced(j)
 	n.delay(j, delayFrom(j, n.now))
 	return j
 }

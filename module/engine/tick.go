@@ -41,6 +41,7 @@ func (n *Node) Tick() int64 {
 		return n.now + calm
 	}
 	n.flushedAll()
+	n.tickNames()
 	budget := tickBudget
 	for {
 		if n.deps.budget <= 0 {
@@ -95,7 +96,7 @@ func (n *Node) Tick() int64 {
 	n.tickPauses()
 	n.tickRates()
 	n.tickCrons()
-	n.tickNames()
+	n.wakeForNames()
 	n.tickFlushes()
 	n.tickMoves()
 	n.tickDead()
@@ -156,11 +157,9 @@ func (n *Node) due(j *store.Job) {
 		if n.expiresDead(j) {
 			return
 		}
-		if j.State != store.StateAcked {
+		if j.State != store.StateAcked && j.State != store.StateWaitRepl && n.isNextToQueue(j) {
 			n.Stats.Expired++
-			if j.State != store.StateWaitRepl && n.isNextToQueue(j) {
-				n.tellsExpired(j)
-			}
+			n.tellsExpired(j)
 		}
 		if ad := n.pendingAddOf(&j.ID); ad != nil {
 			n.cleanUp(ad)
