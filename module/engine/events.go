@@ -264,10 +264,11 @@ func (n *Node) endsElsewhere(j *store.Job) {
 	}
 }
 
-func (n *Node) tellsNack(j *store.Job) {
+// tellsNack tells the reason by a TagFailure, which the job may not have yet.
+func (n *Node) tellsNack(j *store.Job, failure []byte) {
 	if n.wants(EventNack) {
 		t := n.happensTo(j, EventNack).deliveries(j, 1)
-		if f, ok := FailureOf(j); ok && f.At == n.now {
+		if f, ok := failureOf(failure); ok && f.At == n.now {
 			t.text("reason", string(f.Reason))
 		}
 	}

@@ -35,7 +35,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	case !comesBack(j):
 		return false
 	case isDying(j):
-		n.giveUp(j, dyingOf(j), false)
+		n.giveUp(j, dyingOf(j), nil)
 		return true
 	case isAskedToStop(j):
 		n.stop(j)
@@ -50,7 +50,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		}
 	}
 	if nack {
-		n.countNack(j)
+		n.countNack(j, j.Extra(store.TagFailure))
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
 		j.Deliveries = saturated(j.Deliveries, 1)
 		n.Stats.Requeued++

@@ -271,20 +271,21 @@ type Node struct {
 	notUnique      bool     // jobmesh.unique is off
 	evict          uint64   // cursor of the pass over evictable jobs
 	scratch        struct {
-		jobs   []*store.Job
-		ids    []store.ID
-		queues []*store.Queue
-		nodes  []wire.Node
-		locks  []*store.Lock
-		name   []byte
-		lock   []byte
-		other  []byte
-		value  []byte
-		extras []byte
-		peers  []*Peer
-		gossip []wire.Peer
-		run    []*store.Job
-		more   []wire.Sibling
+		jobs    []*store.Job
+		ids     []store.ID
+		queues  []*store.Queue
+		nodes   []wire.Node
+		locks   []*store.Lock
+		name    []byte
+		lock    []byte
+		other   []byte
+		value   []byte
+		extras  []byte
+		failure []byte
+		peers   []*Peer
+		gossip  []wire.Peer
+		run     []*store.Job
+		more    []wire.Sibling
 	}
 }
 

@@ -338,7 +338,8 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	case f.OnDead == OnDeadDrop:
 		return false
 	case f.OnDead == OnDeadDead:
-		if p := n.policyOf(j); p.buriesNone() {
+		p := n.policyOf(j)
+		if p.buriesNone() {
 			return false
 		}
 		for i := range f.IDs() {
@@ -347,7 +348,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		}
 		var err error
 		counts := n.CountsHere(j)
-		if j, err = n.bury(j, WhyParent); err != nil {
+		if j, err = n.bury(j, WhyParent, &p, nil); err != nil {
 			if j.State != store.StateActive {
 				return false
 			}

@@ -219,9 +219,9 @@ func (n *Node) due(j *store.Job) {
 		if paused {
 			n.keepOut(j)
 		} else if lapsed && comesBack(j) {
-			n.giveUp(j, WhyLapses, false)
+			n.giveUp(j, WhyLapses, nil)
 		} else if comesBack(j) && n.isExhausted(j) {
-			n.giveUp(j, WhyDeliveries, false)
+			n.giveUp(j, WhyDeliveries, nil)
 		} else if !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)
