@@ -234,12 +234,12 @@ func (n *Node) askAt(list *waitList, at int64) {
 
 // Poll asks other nodes for up to count jobs of a queue: a client that doesn't wait found none
 // here. The jobs that come are for the next client that asks. So clients that poll get jobs at
-// whatever node they ask.
+// whatever node they ask. While the queue is paused, or known here to be limited, it asks for none.
 func (n *Node) Poll(name []byte, count int) {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
 		return
 	}
-	if n.givesNothing(name) {
+	if n.givesNothing(name) || n.policies.Rated && n.LimitOf(name) != NotLimited { // jobs that came would only lie here
 		return
 	}
 	imp := n.importsOf(string(name))
