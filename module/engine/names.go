@@ -225,8 +225,12 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	default:
 		switch {
 		case n.nameAsks.open[id] != nil && waitsForName(j): // both add the job at this moment
-			if n.leavesTo(p, j) {
+			if n.leavesTo(p, j) { // and nothing is objected, also where the job is delayed: else each of the two would leave it to the other
 				answer.Flags = 0
+				span := max(delayFrom(j, n.now), store.AnnounceMS)
+				n.leaveJob(n.meet(p, j), span)
+				n.send(p, answer)
+				return
 			}
 		case n.isFresh(j): // another node adds it at this moment, and answers for itself
 			answer.Flags = 0
