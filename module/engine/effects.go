@@ -111,7 +111,7 @@ type Effect struct {
 // before the node is called again. The memory of the jobs and queues that they name stays
 // valid until the next SetNow or Effects, even if those are gone (reclaim.go).
 func (n *Node) Effects() []Effect {
-	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told)+len(n.uniqueMesh.ended) > 0 || n.jobWaits.anyToTell() || n.locks.LinesWait() || n.store.AnyToPromote() {
+	if len(n.unservedDemand)+len(n.made)+len(n.waiters.told) > 0 || n.jobWaits.anyToTell() || n.locks.LinesWait() || n.store.AnyToPromote() {
 		n.conclude()
 	}
 	if n.wants(EventDeliver) {
@@ -132,7 +132,6 @@ func (n *Node) Effects() []Effect {
 
 // conclude does what was put off until the call is over. Few calls put anything off.
 func (n *Node) conclude() {
-	n.followAdds() // first, while the jobs are here
 	n.serveDemands()
 	n.locks.ServeLines()
 	if n.store.AnyToPromote() {

@@ -186,11 +186,12 @@ func (n *Node) behindAdd(id store.ID, ms int64) *question {
 	return q
 }
 
-// afterAdd notes that the ADDJOB of a job has ended, or gone on. The changes that wait for that follow when the call is over: the caller goes on
-// with the job.
+// afterAdd notes that the ADDJOB of a job has ended, or gone on. The changes that wait for that follow in the next tick: the job is logged, and
+// promised, before.
 func (n *Node) afterAdd(id store.ID) {
 	if len(n.uniqueMesh.behind) > 0 && n.uniqueMesh.behind[id] != nil {
 		n.uniqueMesh.ended = append(n.uniqueMesh.ended, id)
+		n.hurryTick()
 	}
 }
 

@@ -423,9 +423,11 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 	}
 }
 
-// tickAdds goes on with followAdds, and with resumeAdds for all nodes.
+// tickAdds goes on with resumeAdds for all nodes.
 func (n *Node) tickAdds() {
-	n.followAdds()
+	if len(n.uniqueMesh.ended) > 0 {
+		n.hurryTick() // for followAdds
+	}
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
 		n.resumeAdds(p, &budget)

@@ -41,6 +41,7 @@ func (n *Node) Tick() int64 {
 		return n.now + calm
 	}
 	n.flushedAll()
+	n.followAdds()
 	n.tickNames()
 	budget := tickBudget
 	for {
