@@ -374,12 +374,11 @@ func (n *Node) endAway(j *store.Job, cancelled bool) {
 		n.collect(j)
 		return
 	case cancelled:
+		n.Stats.Cancelled++
 		n.tellsCancelled(j, nil)
 		j = n.undone(j)
 	default:
-		if n.wants(EventDone) {
-			n.tellDone(j)
-		}
+		n.endsDone(j)
 		j = n.tellsDependents(j)
 	}
 	j = n.heldByAll(j)
@@ -410,10 +409,9 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 		}
 		j = n.heardEnd(j, m)
 		if m.Flags&wire.ByClient != 0 {
-			n.tellsEndElsewhere(j)
+			n.endsElsewhere(j)
 		}
 		if !cancelled(j) {
-			n.Stats.Acked++
 			j = n.tellsDependents(j)
 		}
 		j = n.setWish(j, store.FindExtra(m.Job.Extras, store.TagCancel)) // this node tells others what it was told

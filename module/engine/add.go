@@ -281,7 +281,9 @@ func (n *Node) register(a *Add, j *store.Job, q *store.Queue) {
 	j.Retry, j.Delay, j.Repl = uint32(a.Retry), uint32(a.Delay), uint16(a.Replicate)
 	n.store.RegisterNew(q, j)
 	n.outliveFlush(j)
-	n.Stats.Added++
+	if a.Name == nil { // else enlistNamed knows
+		n.Stats.Added++
+	}
 }
 
 // unreachable refuses a job if too few nodes can be reached for its copies. Above 75 % of

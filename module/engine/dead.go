@@ -110,13 +110,15 @@ func deadName(queue []byte) []byte {
 	return append(slices.Clip(queue), DeadSuffix...)
 }
 
-// giveUp makes a job a dead letter that is in no queue, or about to be delivered, and queues it there. With nack a worker gives the
-// job back. If there can't be such a queue, the job stays in its own, and is tried again in a minute.
-func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
-	if nack {
-		n.countNack(j)
+// giveUp makes a job a dead letter that is in no queue, or about to be delivered, and queues it there. failure is its TagFailure if a worker gives the
+// job back, else nil. If there can't be such a queue, the job stays in its own, and is tried again in a minute.
+func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
+	if failure != nil {
+		n.countNack(j, failure)
 	}
-	if p := n.policyOf(j); p.buriesNone() {
+	p := n.policyOf(j)
+	if p.buriesNone() {
+		j = n.noteFailure(j, failure)
 		n.Stats.Dropped++
 		n.tellsDropped(j, why.String())
 		n.cancel(j, OutcomeDropped, reasonOf(j))
@@ -127,15 +129,23 @@ func (n *Node) giveUp(j *store.Job, why Why, nack bool) {
 	n.leaveTo(j)
 	n.store.Hold(j)
 	clearDelivered(j)
-	j, err := n.bury(j, why)
+	j, err := n.bury(j, why, &p, failure)
 	if err != nil {
-		n.stayDying(j, why, err)
+		n.stayDying(n.noteFailure(j, failure), why, err)
 		return
 	}
-	n.tellsDead(j, why)
+	n.hasDied(j, why)
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
+}
+
+// noteFailure keeps a TagFailure with a job, if it isn't nil and the job has room for it. The job may move.
+func (n *Node) noteFailure(j *store.Job, failure []byte) *store.Job {
+	if failure != nil {
+		j, _ = n.setExtra(j, store.TagFailure, failure)
+	}
+	return j
 }
 
 // expiresDead makes a job a dead letter whose life is over, if the policy says so (ONEXPIRE dead). Each holder does so by its own clock.
@@ -149,14 +159,14 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	case !p.ExpiredDies || p.buriesNone():
 		return false
 	case n.isNextToQueue(j):
-		n.giveUp(j, WhyExpired, false)
+		n.giveUp(j, WhyExpired, nil)
 		return true
 	}
 	// Its life was perhaps made longer at another node, where a client works on it: its locks are that node's to end.
 	if n.heldElsewhere(j) {
 		n.delegate(j)
 	}
-	j, err := n.bury(j, WhyExpired)
+	j, err := n.bury(j, WhyExpired, &p, nil)
 	if err == nil {
 		n.demote(j, 0)
 	}
@@ -168,14 +178,21 @@ func (n *Node) isNextToQueue(j *store.Job) bool {
 	return j.State == store.StateQueued || j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce == 0 && (!held(j) || n.CountsHere(j)) || j.Holders() == 0
 }
 
-// bury moves a held job to its dead-letter queue, and notes why. It fails if there can't be such a queue. The job may move in memory.
-func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
-	p, from := n.policyOf(j), j.Queue.NameBytes() // which stay until the job has moved
+// bury moves a held job to its dead-letter queue, and notes why, and its failure, if that isn't nil: all in one, since the job's record is made anew
+// for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory.
+func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Job, error) {
+	from := j.Queue.NameBytes() // which stays until the job has moved
 	name := p.deadQueue(from)
-	if _, err := n.queue(name); err != nil {
+	q, err := n.queue(name)
+	if err != nil {
 		return j, err
 	}
-	n.endLocks(j) // a dead letter stands in nobody's way
+	if j.Parts != 0 {
+		n.endLocks(j) // a dead letter stands in nobody's way
+		if q, err = n.queue(name); err != nil {
+			return j, err // others were served, and the key holds something else by now
+		}
+	}
 	ttl := max(0, lifetime(j)/1000)
 	if own, _ := lifeOf(j); own > 0 {
 		ttl = own
@@ -184,16 +201,18 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	if len(origin) > maxFrom {
 		origin = nil
 	}
-	j = n.setExtras(j, extra{store.TagMoved, movedValue(moves(j)&^deadLetter + 2 | deadLetter)}, extra{store.TagUnique, nil},
-		extra{store.TagAsleep, j.Extra(store.TagUnique)}, extra{store.TagDead, n.deathValue(why, ttl, origin)})
-	j, err := n.moveTo(j, name, 0)
-	if err != nil {
-		return j, err
+	changes := [...]extra{
+		{store.TagMoved, movedValue(moves(j)&^deadLetter + 2 | deadLetter)}, {store.TagUnique, nil},
+		{store.TagAsleep, j.Extra(store.TagUnique)}, {store.TagDead, n.deathValue(why, ttl, origin)}, {store.TagFailure, failure},
 	}
+	if failure == nil { // it keeps an earlier one
+		j = n.setExtras(j, changes[:len(changes)-1]...)
+	} else {
+		j = n.setExtras(j, changes[:]...)
+	}
+	j = n.into(j, q)
 	reason := reasonOf(j)
 	n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
-	n.Stats.Dead++
-	n.Stats.DeadFor[why]++
 	if p.Set&SetDeadTTL != 0 {
 		j.ETime = n.now + p.DeadTTL*1000
 	} else {
@@ -201,6 +220,13 @@ func (n *Node) bury(j *store.Job, why Why) (*store.Job, error) {
 	}
 	n.arm(j)
 	return j, nil
+}
+
+// hasDied counts a job that has become a dead letter, and tells that. Of several holders that find out by themselves one calls it.
+func (n *Node) hasDied(j *store.Job, why Why) {
+	n.Stats.Dead++
+	n.Stats.DeadFor[why]++
+	n.tellsDead(j, why)
 }
 
 // boundDead sees to it that a queue keeps no more dead letters than its settings say (DEADMAX), when one has come. This node counts those

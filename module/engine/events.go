@@ -30,7 +30,7 @@ const (
 	EventLapse                  // its retry time ended while somebody had it
 	EventRequeue                // it is queued again, and that counts as an additional delivery; or its client was gone before it got the job
 	EventDead                   // it became a dead letter
-	EventMove                   // it was moved to another queue, or has got another time or priority
+	EventMove                   // it was moved to another queue, or has got another time (also by ONCONFLICT debounce) or priority
 	EventCancel                 // it was cancelled, by itself or with its queue (QFLUSH)
 	EventExpire                 // its life was over
 	EventDrop                   // it was dropped
@@ -241,22 +241,34 @@ func (n *Node) tellDone(j *store.Job) {
 	}
 }
 
-// tellsEndElsewhere tells the end of a job that a client said at another node, which doesn't know the job: the node that has the job tells the event in its
-// place. Holders don't all know of each other, so they couldn't agree on one of them.
-func (n *Node) tellsEndElsewhere(j *store.Job) {
-	switch {
-	case j.State != store.StateQueued && j.Place != store.InWorking && j.Reason() != store.Delayed && !(held(j) && n.CountsHere(j)):
-	case cancelled(j):
-		n.tellsCancelled(j, nil)
-	case n.wants(EventDone):
+// endsDone counts a job that is acknowledged, and tells that.
+func (n *Node) endsDone(j *store.Job) {
+	n.Stats.Acked++
+	if n.wants(EventDone) {
 		n.tellDone(j)
 	}
 }
 
-func (n *Node) tellsNack(j *store.Job) {
+// endsElsewhere counts and tells the end of a job that a client said at another node, which doesn't know the job: the node that has the job does so in its
+// place. Holders don't all know of each other, so they couldn't agree on one of them.
+func (n *Node) endsElsewhere(j *store.Job) {
+	switch {
+	case j.State != store.StateQueued && j.Place != store.InWorking && j.Reason() != store.Delayed && !(held(j) && n.CountsHere(j)):
+	case cancelled(j):
+		n.nameEnds(&j.ID)
+		n.Stats.Cancelled++
+		n.tellsCancelled(j, nil)
+	default:
+		n.nameEnds(&j.ID)
+		n.endsDone(j)
+	}
+}
+
+// tellsNack tells the reason by a TagFailure, which the job may not have yet.
+func (n *Node) tellsNack(j *store.Job, failure []byte) {
 	if n.wants(EventNack) {
 		t := n.happensTo(j, EventNack).deliveries(j, 1)
-		if f, ok := FailureOf(j); ok && f.At == n.now {
+		if f, ok := failureOf(failure); ok && f.At == n.now {
 			t.text("reason", string(f.Reason))
 		}
 	}
@@ -295,6 +307,14 @@ func (n *Node) tellsDead(j *store.Job, why Why) {
 func (n *Node) tellsMove(j *store.Job, from []byte, left int64) {
 	if n.wants(EventMove) {
 		n.happensTo(j, EventMove).text("from", string(from)).text("to", string(j.Queue.NameBytes())).delay(left)
+	}
+}
+
+// tellsDebounced tells that the delay of a job has begun anew.
+func (n *Node) tellsDebounced(j *store.Job) {
+	if n.wants(EventMove) {
+		queue := string(j.Queue.NameBytes())
+		n.happensTo(j, EventMove).text("from", queue).text("to", queue).delay(delayFrom(j, n.now)).text("why", "debounce")
 	}
 }
 

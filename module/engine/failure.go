@@ -107,18 +107,18 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 	case p.MaxDeliveries > 0 && deliveries >= p.MaxDeliveries:
 		why = WhyDeliveries
 	}
-	if f.Reason != nil || why != 0 {
-		j = n.noteFailure(j, f.Reason)
+	if why != 0 {
+		n.giveUp(j, why, n.failureOf(j, f.Reason))
+		return true
+	}
+	if f.Reason != nil {
+		j, _ = n.setExtra(j, store.TagFailure, n.failureOf(j, f.Reason)) // where the job has no room for that, nothing is kept
 	}
 	span := f.Delay
 	if !f.HasDelay && p.Base > 0 {
 		span = n.backoff(&p, int(nacks))
 	}
-	switch span = n.restsFor(j, span); {
-	case why != 0:
-		n.giveUp(j, why, true)
-		return true
-	case span > 0:
+	if span = n.restsFor(j, span); span > 0 {
 		n.rest(j, span)
 		return true
 	}
@@ -172,16 +172,15 @@ func savedResting(j *store.Job) bool {
 	return j.Nacks > 0 && j.State == store.StateActive && j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) == 0 && j.QTime > 0
 }
 
-// noteFailure keeps when and why a job failed, and which worker had it. Where the job has no room for that, nothing is kept. The job may move.
-func (n *Node) noteFailure(j *store.Job, reason []byte) *store.Job {
+// failureOf makes the TagFailure of a job that fails now: when and why, and which worker had it. It is scratch memory.
+func (n *Node) failureOf(j *store.Job, reason []byte) []byte {
 	worker := n.Worker(j)
-	e := binary.LittleEndian.AppendUint64(n.scratch.extras[:0], uint64(n.now))
+	e := binary.LittleEndian.AppendUint64(n.scratch.failure[:0], uint64(n.now))
 	e = append(e, byte(len(worker)))
 	e = append(e, worker...)
 	e = append(e, cutReason(reason)...)
-	n.scratch.extras = e
-	j, _ = n.setExtra(j, store.TagFailure, e)
-	return j
+	n.scratch.failure = e
+	return e
 }
 
 // cutReason cuts a reason off at MaxReason, at the boundary of a character.
@@ -212,7 +211,7 @@ func (n *Node) restsFor(j *store.Job, span int64) int64 {
 
 // rest gives a job back that failed, and queues it in span ms. Its run's lock is free meanwhile; a waiting lock stays, or is taken again.
 func (n *Node) rest(j *store.Job, span int64) {
-	n.countNack(j)
+	n.countNack(j, j.Extra(store.TagFailure))
 	n.Stats.FailedPutOff++
 	n.tellsPutOff(j, span)
 	n.leaveTo(j)
@@ -231,9 +230,9 @@ func (n *Node) restAgain(j *store.Job, span int64) {
 	n.waitFor(j, span)
 }
 
-// countNack counts a NACK of a job, and ends what its delivery had begun.
-func (n *Node) countNack(j *store.Job) {
-	n.tellsNack(j)
+// countNack counts a NACK of a job, and ends what its delivery had begun. failure is a TagFailure, which says why if it is of this moment.
+func (n *Node) countNack(j *store.Job, failure []byte) {
+	n.tellsNack(j, failure)
 	n.freeSlot(j)
 	n.endRunElsewhere(j, true)
 	n.endOutlast(j)
@@ -318,7 +317,7 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	if n.hasLapsed(j) {
-		n.giveUp(j, WhyLapses, false)
+		n.giveUp(j, WhyLapses, nil)
 		return
 	}
 	n.onMovedTo(p, j, m)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -233,12 +234,12 @@ func (n *Node) askAt(list *waitList, at int64) {
 
 // Poll asks other nodes for up to count jobs of a queue: a client that doesn't wait found none
 // here. The jobs that come are for the next client that asks. So clients that poll get jobs at
-// whatever node they ask.
+// whatever node they ask. While the queue is paused, or known here to be limited, it asks for none.
 func (n *Node) Poll(name []byte, count int) {
 	if len(n.mesh.All()) == 0 || n.leaving || n.passive || n.loading || n.waits[string(name)] != nil || n.claimsFor(string(name), 1) {
 		return
 	}
-	if n.givesNothing(name) {
+	if n.givesNothing(name) || n.policies.Rated && n.LimitOf(name) != NotLimited { // jobs that came would only lie here
 		return
 	}
 	imp := n.importsOf(string(name))
@@ -389,7 +390,7 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 		}
 		j, passedOver := n.movable(q, p)
 		*budget -= passedOver / walkedMost
-		stays := j != nil && stay && !n.isOwn(j)
+		stays := j != nil && stay && n.came(j)
 		if j == nil || stays || n.monotonic() < p.choked {
 			passed = append(passed, first)
 			if q.Head != nil {
@@ -416,7 +417,37 @@ func (n *Node) serveDemand(q *store.Queue, budget *int) (more bool) {
 	return more
 }
 
-// isOwn says whether a job was added at this node.
+// came says whether a job has come from another node, for clients here. The ID of a job with a name, or of a recurring job, doesn't say where it was
+// added; so this node remembers which of these have come, for longer than that matters.
+func (n *Node) came(j *store.Job) bool {
+	return !n.isOwn(j) && (!hashed(j.Extras()) || n.imported.Has(j.ID))
+}
+
+// hashed says, by a job's extras, whether its ID may be a hash, which doesn't say where the job was added.
+func hashed(extras []byte) bool {
+	return store.FindExtra(extras, store.TagName) != nil || store.FindExtra(extras, store.TagCron) != nil
+}
+
+// importedIDs are jobs with such IDs that have come from other nodes.
+type importedIDs struct {
+	table.Recent[store.ID]
+	turned int64
+}
+
+const (
+	importedMS  = 60_000
+	importedMax = 1 << 16 // jobs of a generation
+)
+
+func (r *importedIDs) note(id store.ID, now int64) {
+	if now-r.turned >= importedMS || r.Young() >= importedMax {
+		r.Turn()
+		r.turned = now
+	}
+	r.Add(id)
+}
+
+// isOwn says whether a job was added at this node, as far as its ID says.
 func (n *Node) isOwn(j *store.Job) bool { return addedBy(j, &n.self) }
 
 // addedBy says whether a job was added at a node, which its ID names by its first bytes.
@@ -597,6 +628,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.correct(p, j, m.Holders)
 			return
 		}
+		n.nameKnown(&id)
 		j, _ = n.learnLogged(j, m.Holders)
 		j = n.learnWords(j, m.Job.Extras)
 		if ad := n.pendingAddOf(&id); ad != nil {
@@ -614,7 +646,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		n.gotKey(j)
 	}
 	n.Stats.Imported++
-	n.imported(p, m.Queue)
+	n.hasCome(p, m)
 	if u := j.Unique(); u != nil && u.Has(store.UniqueHasRun) {
 		return // a client here works on it: our retry time counts
 	}
@@ -642,7 +674,11 @@ func (n *Node) learnCounts(j *store.Job, m *wire.Message) {
 	}
 }
 
-func (n *Node) imported(p *Peer, name []byte) {
+func (n *Node) hasCome(p *Peer, m *wire.Message) {
+	name := m.Queue
+	if hashed(m.Job.Extras) {
+		n.imported.note(m.ID, n.now)
+	}
 	imp := n.importsOf(string(name))
 	imp.count(n.now)
 	if q := n.store.Queue(name); q == nil || q.Head == nil {

@@ -350,7 +350,7 @@ func (n *Node) onOffer(p *Peer, m *wire.Message) {
 	n.taken.Put(r, taken{from: p.Node, until: now + j.ETime - n.now, next: now + takenAgainMS, wait: takenAgainMS, up: p.Since, askers: told})
 	n.sendTaken(p, r, told)
 	n.Stats.Imported++
-	n.imported(p, m.Queue)
+	n.hasCome(p, m)
 	clearQueuedOnce(j)
 	n.requeue(j, false)
 }

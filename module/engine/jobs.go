@@ -35,7 +35,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 	case !comesBack(j):
 		return false
 	case isDying(j):
-		n.giveUp(j, dyingOf(j), false)
+		n.giveUp(j, dyingOf(j), nil)
 		return true
 	case isAskedToStop(j):
 		n.stop(j)
@@ -50,7 +50,7 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		}
 	}
 	if nack {
-		n.countNack(j)
+		n.countNack(j, j.Extra(store.TagFailure))
 	} else if !j.Returning() && j.Flags&store.FlagQueuedOnce != 0 {
 		j.Deliveries = saturated(j.Deliveries, 1)
 		n.Stats.Requeued++
@@ -252,15 +252,15 @@ func (n *Node) FastAck(id *store.ID) bool {
 				n.endAway(j, false)
 				return false
 			}
+			n.endsDone(j)
+			m.Flags |= wire.EndTold
 			n.forgetJob(j, nil)
 		}
 		n.tellAll(&m)
 		return false
 	}
-	n.Stats.Acked++
-	if n.wants(EventDone) {
-		n.tellDone(j)
-	}
+	n.nameEnds(id)
+	n.endsDone(j)
 	j = n.tellsTakers(j)
 	m.Flags |= wire.EndTold
 	n.tell(j, &m)
@@ -283,6 +283,7 @@ func (n *Node) Delete(id *store.ID) bool {
 		return true
 	}
 	if j.State != store.StateAcked { // else its end has counted it
+		n.nameEnds(id)
 		n.Stats.Deleted++
 	}
 	if n.inHands(j) {
@@ -328,6 +329,7 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 	if j == nil {
 		return false
 	}
+	n.nameEnds(id)
 	if uncounted && unstarted(j) < maxUnstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
 		j = n.count(j, store.TagLapses, 0, 1)
 	}

@@ -338,7 +338,7 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
 	if !acked && byClient && flags&(wire.EndTold|wire.PassOn) == 0 {
-		n.tellsEndElsewhere(j)
+		n.endsElsewhere(j)
 	}
 	switch {
 	case acked && byClient:

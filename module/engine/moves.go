@@ -45,7 +45,6 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	if err != nil {
 		return j, err
 	}
-	delayed := j.Reason() == store.Delayed
 	if count&deadLetter != 0 {
 		n.endLocks(j)
 		j, _ = n.setExtra(j, store.TagUnique, nil)
@@ -54,9 +53,15 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 	if count > 0 { // a job with no room for the count goes without
 		j, _ = n.setExtra(j, store.TagMoved, movedValue(count))
 	}
+	return n.into(j, q), nil
+}
+
+// into moves a held job to a queue, if it isn't there. Its counts, its locks and its time stay.
+func (n *Node) into(j *store.Job, q *store.Queue) *store.Job {
 	if q == j.Queue {
-		return j, nil
+		return j
 	}
+	delayed := j.Reason() == store.Delayed
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
 	n.outliveFlush(j)
@@ -68,7 +73,7 @@ func (n *Node) moveTo(j *store.Job, name []byte, count uint32) (*store.Job, erro
 		n.logAnew(j)
 	}
 	n.touch(q)
-	return j, nil
+	return j
 }
 
 // moveAlong is moveOn for a job that takes its waiting lock along, if that is a lock of the queue. It is

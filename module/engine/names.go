@@ -25,6 +25,8 @@ const MaxName = 255
 
 // askNameMS is how long a job with a name waits for the other nodes' answers. A job that is to be queued within store.AnnounceMS counts as
 // announced, so this is no longer than that.
+//
+// The job counts as added, and the event is told, when that is over: at the one node that has added it.
 const askNameMS = store.AnnounceMS
 
 // ErrNamedTimeout answers an ADDJOB whose job hasn't its copies in time.
@@ -117,10 +119,45 @@ func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
 	if elsewhere > 0 {
 		j = n.place(j, elsewhere, wire.NoReply) // the copies aren't promised
 	}
-	if asks && delayFrom(j, n.now) < askNameMS {
-		n.delayNew(j, askNameMS)
+	if asks {
+		n.delayNew(j, max(askNameMS, delayFrom(j, n.now)))
+		return
+	}
+	n.Stats.Added++
+	n.queueNew(j)
+}
+
+// nameAdded counts a job that this node has added, and tells that. No other node has it.
+func (n *Node) nameAdded(j *store.Job) {
+	n.Stats.Added++
+	if n.wants(EventAdd) {
+		n.tellAdded(j)
+	}
+}
+
+// endNameAsk ends a question about a job with a name. If the job is still this node's, here or with a client, this node has added it. Otherwise another
+// node has, or it had ended before.
+func (n *Node) endNameAsk(id *store.ID) {
+	delete(n.nameAsks.open, *id)
+	if j := n.store.Lookup(id); j != nil && (waitsForName(j) || j.State == store.StateQueued || j.Place == store.InWorking) {
+		n.nameAdded(j)
 	} else {
-		n.queueNew(j)
+		n.Stats.NamesKnown++
+	}
+}
+
+// nameKnown ends a question about a job with a name that another node knows.
+func (n *Node) nameKnown(id *store.ID) {
+	if _, asks := n.nameAsks.open[*id]; asks {
+		delete(n.nameAsks.open, *id)
+		n.Stats.NamesKnown++
+	}
+}
+
+// nameEnds is for a job that a client ends, or puts into its queue. If other nodes are still asked about its name, it counts as added before.
+func (n *Node) nameEnds(id *store.ID) {
+	if len(n.nameAsks.open) > 0 && n.nameAsks.open[*id] != nil {
+		n.endNameAsk(id)
 	}
 }
 
@@ -147,17 +184,22 @@ func (n *Node) askName(id *store.ID) bool {
 	return true
 }
 
-// tickNames forgets questions whose time is over. The jobs' timers queue the jobs.
+// tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that.
 func (n *Node) tickNames() {
 	a := &n.nameAsks
 	done := 0
 	for ; done < len(a.line) && (a.line[done].until <= n.now || a.open[a.line[done].id] != a.line[done]); done++ {
 		if ask := a.line[done]; a.open[ask.id] == ask {
-			delete(a.open, ask.id)
+			n.endNameAsk(&ask.id)
 		}
 	}
-	if a.line = slices.Delete(a.line, 0, done); len(a.line) > 0 {
-		n.wake = min(n.wake, a.line[0].until)
+	a.line = slices.Delete(a.line, 0, done)
+}
+
+// wakeForNames sees to it that tickNames is called in time.
+func (n *Node) wakeForNames() {
+	if line := n.nameAsks.line; len(line) > 0 {
+		n.wake = min(n.wake, line[0].until)
 	}
 }
 
@@ -183,8 +225,12 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	default:
 		switch {
 		case n.nameAsks.open[id] != nil && waitsForName(j): // both add the job at this moment
-			if n.leavesTo(p, j) {
+			if n.leavesTo(p, j) { // and nothing is objected, also where the job is delayed: else each of the two would leave it to the other
 				answer.Flags = 0
+				span := max(delayFrom(j, n.now), store.AnnounceMS)
+				n.leaveJob(n.meet(p, j), span)
+				n.send(p, answer)
+				return
 			}
 		case n.isFresh(j): // another node adds it at this moment, and answers for itself
 			answer.Flags = 0
@@ -209,11 +255,11 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	if j == nil || !waitsForName(j) {
-		delete(n.nameAsks.open, id)
+		n.endNameAsk(&id)
 		return
 	}
 	if m.Flags&wire.Known != 0 {
-		delete(n.nameAsks.open, id)
+		n.nameKnown(&id)
 		j = n.meet(p, j)
 		n.leaveJob(j, delayFrom(j, n.now))
 		return
@@ -221,11 +267,13 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	if ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p }); len(ask.asked) > 0 {
 		return
 	}
-	delete(n.nameAsks.open, id)
-	switch {
-	case n.mayHaveHeir(j): // a node that answered holds a copy for one that can't be asked: that one may have given the job to a client
+	if n.mayHaveHeir(j) { // a node that answered holds a copy for one that can't be asked: that one may have given the job to a client
+		n.nameKnown(&id)
 		n.leaveJob(j, delayFrom(j, n.now))
-	case delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0:
+		return
+	}
+	n.endNameAsk(&id)
+	if delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0 {
 		n.requeue(j, false)
 	}
 }

@@ -81,7 +81,7 @@ type Keyspace interface {
 // Random is a source of random bits; a seeded one makes a run repeatable.
 type Random interface{ Uint64() uint64 }
 
-// Stats count what happened since the start. On a node that knows no other, Added is the sum of Acked, Cancelled, Flushed, Expired, Dropped, Deleted and
+// Stats count what happened since the start. Over a mesh one node counts each job's end, and its adding: the one that tells the event. On a node that knows no other, Added is the sum of Acked, Cancelled, Flushed, Expired, Dropped, Deleted and
 // Evicted, and of the jobs that are still there and haven't ended, but for those that went by FLUSHALL or FLUSHDB.
 type Stats struct {
 	Added, Delivered, Acked, Deleted, Expired, Requeued, Nacked, Evicted, Refused, Abandoned int64
@@ -219,6 +219,7 @@ type Node struct {
 	overfull    map[string]int64 // queues with more dead letters than they keep, and how many they keep
 	crons       crons
 	nameAsks    nameAsks
+	imported    importedIDs
 	rates       rates
 	promotion   *settling // the promotion under way, see Promote
 	untold      int       // jobs that the promotion has made uncertain so far
@@ -270,20 +271,21 @@ type Node struct {
 	notUnique      bool     // jobmesh.unique is off
 	evict          uint64   // cursor of the pass over evictable jobs
 	scratch        struct {
-		jobs   []*store.Job
-		ids    []store.ID
-		queues []*store.Queue
-		nodes  []wire.Node
-		locks  []*store.Lock
-		name   []byte
-		lock   []byte
-		other  []byte
-		value  []byte
-		extras []byte
-		peers  []*Peer
-		gossip []wire.Peer
-		run    []*store.Job
-		more   []wire.Sibling
+		jobs    []*store.Job
+		ids     []store.ID
+		queues  []*store.Queue
+		nodes   []wire.Node
+		locks   []*store.Lock
+		name    []byte
+		lock    []byte
+		other   []byte
+		value   []byte
+		extras  []byte
+		failure []byte
+		peers   []*Peer
+		gossip  []wire.Peer
+		run     []*store.Job
+		more    []wire.Sibling
 	}
 }
 

@@ -305,9 +305,9 @@ func (n *Node) drop(j *store.Job) {
 
 // fallsWith counts a job that is about to be dropped with one that it waited for, and tells that. Each holder finds out by itself.
 func (n *Node) fallsWith(j *store.Job) {
-	n.Stats.Dropped++
 	n.countDropped(j)
 	if j.State != store.StateWaitRepl && n.CountsHere(j) {
+		n.Stats.Dropped++
 		n.tellsDropped(j, WhyParent.String())
 	}
 }
@@ -338,7 +338,8 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 	case f.OnDead == OnDeadDrop:
 		return false
 	case f.OnDead == OnDeadDead:
-		if p := n.policyOf(j); p.buriesNone() {
+		p := n.policyOf(j)
+		if p.buriesNone() {
 			return false
 		}
 		for i := range f.IDs() {
@@ -347,7 +348,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		}
 		var err error
 		counts := n.CountsHere(j)
-		if j, err = n.bury(j, WhyParent); err != nil {
+		if j, err = n.bury(j, WhyParent, &p, nil); err != nil {
 			if j.State != store.StateActive {
 				return false
 			}
@@ -355,7 +356,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 			return true
 		}
 		if counts { // each holder finds out by itself
-			n.tellsDead(j, WhyParent)
+			n.hasDied(j, WhyParent)
 		}
 		f = store.Family{}
 	}
@@ -438,6 +439,7 @@ func (n *Node) cancelFor(id *store.ID, reason, wish []byte) int {
 	case j.State == store.StateAcked:
 		return 0
 	}
+	n.nameEnds(id)
 	if n.flushes.now != nil {
 		n.Stats.Flushed++
 	} else {

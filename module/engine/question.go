@@ -47,6 +47,9 @@ type question struct {
 	moving   *moving   // MOVEJOB: the same
 	then     func()    // ADDJOB: what follows the answer; nil: nobody waits for it
 	body     *store.ID // ADDJOB: the job whose new body is told to others; nil: they are asked to give it one
+	behind   bool      // ADDJOB: it waits for the end of another one at this node, see [Node.behindAdd]
+	most     int64     // ADDJOB: the deadline once a node has said that it waits for that (waited)
+	waited   bool
 	got      MeshAnswer
 	pos      int // in questions.due
 }
@@ -162,6 +165,11 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 	if at < 0 {
 		return nil
 	}
+	if m.Kind == wire.Did && m.Flags&wire.Waits != 0 {
+		q.waited, q.deadline = true, max(q.deadline, q.most)
+		heap.Fix(&n.questions.due, q.pos)
+		return nil
+	}
 	if err := n.take(q, p, m); err != nil {
 		return err
 	}
@@ -181,7 +189,7 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 // settled says whether a question has all answers that are to come: none of the nodes that were asked is left to answer, and this node's
 // own part is done.
 func (n *Node) settled(q *question) bool {
-	return q.flush == nil && q.moving == nil && !slices.ContainsFunc(q.open, n.mayAnswer)
+	return q.flush == nil && q.moving == nil && !q.behind && !slices.ContainsFunc(q.open, n.mayAnswer)
 }
 
 // take adds a node's answer to the others.

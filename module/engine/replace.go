@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
 )
@@ -10,6 +12,9 @@ import (
 // node that does it sends the new body to the other holders (NewCopy), and answers when they have it: so a crash of that node loses the
 // body no more than that of a new job. Nothing is remembered of a question that has no answer in time, but it may be carried out
 // later.
+//
+// A job can't be changed before its own ADDJOB has ended, by which it may still be taken back. So a change of such a job waits for that end, in
+// the order in which the changes have come (addLine): else a burst of several producers would lose its last body.
 
 // change is what becomes of a job whose key is wanted by an ADDJOB.
 type change struct {
@@ -34,17 +39,19 @@ func (n *Node) changeOf(a *Add) change {
 func (n *Node) replaceOrAsk(a *Add, id, holder store.ID, j *store.Job, refusal error) (answer store.ID, wait bool, err error) {
 	c := n.changeOf(a)
 	switch {
+	case a.CanWait && n.mustAwait(holder):
+		n.awaitAdd(a.clone(), id, holder, refusal)
 	case j != nil && n.replaceable(j, &c):
 		q := n.replace(j, &c, addWaits(a))
 		if q == nil || a.Async || !a.CanWait {
 			return holder, false, nil
 		}
 		impatient := addWaits(a) < silentMS
-		n.awaitQuestion(a, id, q, func() (store.ID, error) {
+		n.awaitQuestion(a, id, q, func() (store.ID, bool, error) {
 			if (impatient || n.passive) && len(q.got.Unanswered) > 0 {
-				return holder, ErrReplTimeout
+				return holder, false, ErrReplTimeout
 			}
-			return holder, nil
+			return holder, false, nil
 		})
 	case !a.CanWait || a.Sees != nil || n.uniqueMesh.adds[holder] != nil || j != nil && n.standing(j) != elsewhere:
 		return answer, false, refusal
@@ -54,16 +61,21 @@ func (n *Node) replaceOrAsk(a *Add, id, holder store.ID, j *store.Job, refusal e
 		n.nameClaim(a)
 		m := &wire.Message{Kind: wire.Do, ID: holder, Queue: a.Body, Lock: wire.Lock{Name: n.scratch.lock, Job: holder}}
 		m.Lock.SetDebounce(c.span, c.bound)
-		q := n.newQuestion(addWaits(a))
+		m.Lock.SetWaits(addPatience(a))
+		q, began := n.newQuestion(addWaits(a)), n.monotonic()
+		q.most, a = n.deadlineIn(addPatience(a)), a.clone()
 		if n.sendQuestion(q, m, wire.Did, n.mesh.All()); n.settled(q) {
 			return answer, false, refusal // no node can be asked
 		}
 		n.openQuestion(q)
-		n.awaitQuestion(a, id, q, func() (store.ID, error) {
-			if !q.got.Done {
-				return holder, refusal
+		n.awaitQuestion(a, id, q, func() (store.ID, bool, error) {
+			switch {
+			case q.got.Done:
+				return holder, false, nil
+			case q.waited && !n.passive:
+				return n.reclaimAdd(a, id, began, refusal)
 			}
-			return holder, nil
+			return holder, false, refusal
 		})
 	}
 	return id, true, nil
@@ -77,8 +89,17 @@ func addWaits(a *Add) int64 {
 	return silentMS
 }
 
-// awaitQuestion makes an ADDJOB, whose job has this ID and isn't added, wait for the answer to an open question.
-func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (store.ID, error)) {
+// addPatience is for how long an ADDJOB waits where it knows that there will be an answer, ms.
+func addPatience(a *Add) int64 {
+	if a.Timeout > 0 {
+		return min(a.Timeout, MaxSeconds*1000)
+	}
+	return MaxSeconds * 1000
+}
+
+// awaitQuestion makes an ADDJOB, whose job has this ID and isn't added, wait for the answer to an open question. decide returns the same as
+// [Node.conflict].
+func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (store.ID, bool, error)) {
 	c := &claimedAdd{asked: q}
 	if a.batch != nil {
 		c.client, c.place = a.batch, a.place
@@ -86,17 +107,121 @@ func (n *Node) awaitQuestion(a *Add, id store.ID, q *question, decide func() (st
 	n.uniqueMesh.adds[id] = c
 	q.then = func() {
 		delete(n.uniqueMesh.adds, id)
-		answer, err := decide()
-		if unwanted(c.denied, c.client) {
-			err = ErrReplTimeout
+		answer, wait, err := id, false, error(ErrReplTimeout)
+		if !unwanted(c.denied, c.client) {
+			answer, wait, err = decide()
 		}
-		if err != nil {
-			answer = id
-		}
-		if c.client != nil {
-			n.answer(c.client, c.place, answer, err)
-		}
+		n.answerClaimed(c, id, answer, wait, err)
 	}
+}
+
+// addLine is the changes of one job that wait for the end of its own ADDJOB, in their order.
+type addLine struct {
+	asks    []*question // some may be answered already
+	serving bool        // the first one, which is out of asks, is being carried out
+}
+
+// isAdding says whether the ADDJOB of a job waits at this node, for votes or copies. One that waits for another job doesn't count, since
+// two that have heard of each other's votes would wait for each other.
+func (n *Node) isAdding(id store.ID) bool {
+	c := n.uniqueMesh.adds[id]
+	return c != nil && c.claim != nil || n.pendingAdds[id] != nil
+}
+
+// mustAwait says whether a change of a job has to wait: for the job's ADDJOB, or for the changes that have waited for that, and come first.
+func (n *Node) mustAwait(id store.ID) bool {
+	line := n.uniqueMesh.behind[id]
+	return n.isAdding(id) || line != nil && !line.serving
+}
+
+// awaitAdd makes an ADDJOB, which is kept, wait for the end of that of the job that has its key.
+func (n *Node) awaitAdd(a *Add, id, holder store.ID, refusal error) {
+	q, began := n.behindAdd(holder, addPatience(a)), n.monotonic()
+	n.awaitQuestion(a, id, q, func() (store.ID, bool, error) {
+		switch {
+		case n.passive:
+			return id, false, ErrReplica
+		case q.behind: // its time is over
+			return id, false, refusal
+		case n.store.Lookup(&holder) == nil:
+			return n.reclaimAdd(a, id, began, refusal)
+		}
+		a.spend(n.monotonic() - began)
+		return n.conflict(a, id, holder)
+	})
+}
+
+// reclaimAdd asks anew for the key of an ADDJOB that has waited for another one since began: that one hasn't got the key, or was taken back, or
+// only other nodes keep its job. It returns the same as [Node.conflict].
+func (n *Node) reclaimAdd(a *Add, id store.ID, began int64, refusal error) (store.ID, bool, error) {
+	if !a.spend(n.monotonic() - began) {
+		return id, false, refusal
+	}
+	n.nameClaim(a)
+	return n.claimFor(a, id)
+}
+
+// spend takes time that has passed (ms) off the time for which an ADDJOB waits, and says whether any is left. It leaves 1 ms at least: 0 would be no
+// limit.
+func (a *Add) spend(ms int64) (left bool) {
+	if a.Timeout == 0 {
+		return true
+	}
+	left = ms < a.Timeout
+	a.Timeout = max(1, a.Timeout-ms)
+	return left
+}
+
+// behindAdd makes a question that is answered when the ADDJOB of a job has ended, or, with behind, in so many ms.
+func (n *Node) behindAdd(id store.ID, ms int64) *question {
+	q := n.newQuestion(ms)
+	q.awaits, q.behind = wire.Did, true
+	n.openQuestion(q)
+	line := n.uniqueMesh.behind[id]
+	if line == nil {
+		line = &addLine{}
+		n.uniqueMesh.behind[id] = line
+	}
+	line.asks = append(line.asks, q)
+	return q
+}
+
+// afterAdd notes that the ADDJOB of a job has ended, or gone on. The changes that wait for that follow in the next tick: the job is logged, and
+// promised, before.
+func (n *Node) afterAdd(id store.ID) {
+	if len(n.uniqueMesh.behind) > 0 && n.uniqueMesh.behind[id] != nil {
+		n.uniqueMesh.ended = append(n.uniqueMesh.ended, id)
+		n.hurryTick()
+	}
+}
+
+// followAdds carries out changes that have waited for the ADDJOBs of their jobs. The next ticks go on with those that are over the budget.
+func (n *Node) followAdds() {
+	u := &n.uniqueMesh
+	for budget := tickBudget; len(u.ended) > 0; {
+		id := u.ended[0]
+		line := u.behind[id]
+		switch {
+		case line == nil || n.isAdding(id):
+		case len(line.asks) == 0:
+			delete(u.behind, id)
+		case budget <= 0:
+			n.hurryTick()
+			return
+		default:
+			q, from := line.asks[0], len(n.effects)
+			line.asks = line.asks[1:]
+			if n.questionOf(q.number) == q {
+				q.behind, line.serving = false, true
+				n.answerQuestion(q)
+				line.serving = false
+			}
+			budget -= 1 + n.cost(from)
+			continue
+		}
+		u.ended = u.ended[1:]
+	}
+	u.ended = nil
 }
 
 // replaceable says whether this node can give a job another body: it waits here, or is delayed here, and nobody works on it, or may. A copy
@@ -137,6 +262,7 @@ func (n *Node) debounce(j *store.Job, c *change) *store.Job {
 	}
 	n.Stats.Debounced++
 	j = n.dueAt(j, &Move{HasAt: true, At: at})
+	n.tellsDebounced(j)
 	n.delay(j, delayFrom(j, n.now))
 	return j
 }
@@ -219,6 +345,10 @@ func (n *Node) resumeBodies() {
 func (n *Node) onDo(p *Peer, m *wire.Message) {
 	id, c := store.ID(m.ID), change{body: m.Queue}
 	c.span, c.bound = m.Lock.Debounce()
+	if n.mustAwait(id) {
+		n.doBehindAdd(p, m)
+		return
+	}
 	n.endDue(&id)
 	j := n.store.Lookup(&id)
 	did := wire.Message{Kind: wire.Did, Span: m.Span}
@@ -237,6 +367,27 @@ func (n *Node) onDo(p *Peer, m *wire.Message) {
 	q.then = func() {
 		if p := n.mesh.ByName(asker); p != nil && !n.passive {
 			n.send(p, &did)
+		}
+	}
+}
+
+// doBehindAdd carries out a Do when the ADDJOB of its job has ended. The asker hears that there will be an answer.
+func (n *Node) doBehindAdd(p *Peer, m *wire.Message) {
+	do, asker := *m, p.Node
+	do.Queue, do.Lock.Name = slices.Clone(m.Queue), slices.Clone(m.Lock.Name)
+	n.send(p, &wire.Message{Kind: wire.Did, Flags: wire.Waits, Span: m.Span})
+	ms := min(m.Lock.Waits(), MaxSeconds*1000)
+	if ms == 0 {
+		ms = silentMS // a node of a former release asks
+	}
+	q := n.behindAdd(m.ID, ms)
+	q.then = func() {
+		switch p := n.mesh.ByName(asker); {
+		case p == nil || n.passive:
+		case q.behind: // the asker has waited long enough
+			n.send(p, &wire.Message{Kind: wire.Did, Span: do.Span})
+		default:
+			n.onDo(p, &do)
 		}
 	}
 }

@@ -181,6 +181,7 @@ func (n *Node) order(ad *pendingAdd) {
 
 func (n *Node) endPendingAdd(ad *pendingAdd) {
 	delete(n.pendingAdds, ad.id)
+	n.afterAdd(ad.id)
 	last := len(n.waiting) - 1
 	n.waiting[ad.at] = n.waiting[last]
 	n.waiting[ad.at].at = ad.at
@@ -424,6 +425,9 @@ func (n *Node) resumeAdds(p *Peer, budget *int) {
 
 // tickAdds goes on with resumeAdds for all nodes.
 func (n *Node) tickAdds() {
+	if len(n.uniqueMesh.ended) > 0 {
+		n.hurryTick() // for followAdds
+	}
 	budget := tickBudget
 	for _, p := range n.mesh.All() {
 		n.resumeAdds(p, &budget)

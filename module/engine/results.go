@@ -186,10 +186,8 @@ func (n *Node) Finish(id *store.ID, r *Result) bool {
 	counted := j.State != store.StateAcked
 	switch {
 	case counted:
-		n.Stats.Acked++
-		if n.wants(EventDone) {
-			n.tellDone(j)
-		}
+		n.nameEnds(id)
+		n.endsDone(j)
 		if !n.mesh.Alone() {
 			j = n.tellsNamed(n.tellsTakers(n.tellsDependents(j)))
 		}
@@ -340,11 +338,15 @@ func (n *Node) keepAlone(j *store.Job, o Outcome) {
 	n.wakeAt(j, e.until)
 }
 
-// forgetView forgets what this node alone has found of the end of a job of which another node speaks.
+// forgetView forgets what this node alone has found of the end of a job of which another node speaks. An ADDJOB that says the name of such a job again,
+// at another node, doesn't speak of that job: it is answered with the outcome, as at this node.
 func (n *Node) forgetView(m *wire.Message) {
 	id := store.ID(m.ID)
 	j := n.store.Lookup(&id)
 	if j == nil || !ownView(j) {
+		return
+	}
+	if e, _ := EndingOf(j); m.Kind == wire.ReplJob && NameOf(j) != nil && int64(m.Job.CTime/1_000_000) >= e.At {
 		return
 	}
 	switch m.Kind {

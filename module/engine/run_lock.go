@@ -203,7 +203,7 @@ func (n *Node) busy(j *store.Job, u store.Unique) {
 	case store.BusyReschedule:
 		n.reschedule(j, u, u.BusyDelay())
 	case store.BusyDead:
-		n.giveUp(j, WhyBusy, false)
+		n.giveUp(j, WhyBusy, nil)
 	default:
 		n.store.HoldBack(j, u)
 	}

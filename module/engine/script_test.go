@@ -32,7 +32,7 @@ import (
 // In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
 // what becomes of a job by that rule alone.
 // In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs, and counts returns modulo 16.
-// In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
+// In a mesh with "events" nodes tell events. In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
 }
@@ -47,6 +47,7 @@ type world struct {
 	former []string // nodes of a former release
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
+	events bool
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
 }
@@ -108,6 +109,19 @@ func newWorld() *world {
 			n, other := w.actor(0), w.actor(1)
 			n.disk, n.order = maps.Clone(other.disk), slices.Clone(other.order)
 		},
+		"stats": func() { // what all nodes count of jobs that were added and that have ended
+			for _, n := range w.nodes {
+				s := n.e.Stats
+				w.Say("%s: added %d, known %d, done %d, cancelled %d, expired %d, dropped %d, dead %d", n.Name, s.Added, s.NamesKnown, s.Acked, s.Cancelled, s.Expired, s.Dropped, s.Dead)
+			}
+		},
+		"abandon": func() { // NODE JOB: the client of its ADDJOB goes away
+			n, p := w.actor(0), engine.PendingAdd(w.Job(1))
+			n.Do(func() {
+				n.e.Deny(p)
+				n.e.Abandon(p)
+			})
+		},
 		"delqueue": func() {
 			n := w.actor(0)
 			q := n.e.Queue([]byte(w.Word(1)))
@@ -142,7 +156,7 @@ func newWorld() *world {
 }
 
 func (w *world) mesh() {
-	w.nodes, w.idle, w.adders = nil, w.D.HasArg("idle"), w.D.HasArg("adders")
+	w.nodes, w.idle, w.adders, w.events = nil, w.D.HasArg("idle"), w.D.HasArg("adders"), w.D.HasArg("events")
 	w.batch, w.former = map[string]*engine.Batch{}, nil
 	for _, arg := range w.D.CmdArgs {
 		if arg.Key == "former" {
@@ -169,6 +183,9 @@ func (w *world) start(a *locktest.Actor, timeout int64) locktest.Node {
 	})
 	n.k.n = n.e
 	n.e.SetLazy(!w.idle)
+	if w.events {
+		n.e.SetEvents(engine.AllEvents, 0)
+	}
 	n.e.SetExpiresInHands(w.D.HasArg("disque"))
 	return &member{n.e, n}
 }
@@ -331,6 +348,15 @@ func (n *actor) effect(e *engine.Effect) {
 			break
 		}
 		w.Say("  %s refuses %s: %v", n.Name, w.JobName(e.ID), e.Err)
+	case engine.Happened:
+		h := e.Client.(*engine.Happening)
+		text := fmt.Sprintf("  %s tells %v", n.Name, h.Event)
+		for _, name := range []string{"why", "delay"} {
+			if v := h.Field(name); v != "" {
+				text += " " + name + "=" + v
+			}
+		}
+		w.Say("%s", text)
 	case engine.Send:
 		n.Sends(e.Peer.ID, n.e.Message(e))
 	case engine.Connect:
@@ -450,6 +476,9 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	case wire.Did:
 		if m.Flags&wire.Done != 0 {
 			return text + " done"
+		}
+		if m.Flags&wire.Waits != 0 {
+			return text + " waits"
 		}
 		return text
 	case wire.NewCopy:

@@ -41,6 +41,8 @@ func (n *Node) Tick() int64 {
 		return n.now + calm
 	}
 	n.flushedAll()
+	n.followAdds()
+	n.tickNames()
 	budget := tickBudget
 	for {
 		if n.deps.budget <= 0 {
@@ -95,7 +97,7 @@ func (n *Node) Tick() int64 {
 	n.tickPauses()
 	n.tickRates()
 	n.tickCrons()
-	n.tickNames()
+	n.wakeForNames()
 	n.tickFlushes()
 	n.tickMoves()
 	n.tickDead()
@@ -156,11 +158,9 @@ func (n *Node) due(j *store.Job) {
 		if n.expiresDead(j) {
 			return
 		}
-		if j.State != store.StateAcked {
+		if j.State != store.StateAcked && j.State != store.StateWaitRepl && n.isNextToQueue(j) {
 			n.Stats.Expired++
-			if j.State != store.StateWaitRepl && n.isNextToQueue(j) {
-				n.tellsExpired(j)
-			}
+			n.tellsExpired(j)
 		}
 		if ad := n.pendingAddOf(&j.ID); ad != nil {
 			n.cleanUp(ad)
@@ -220,9 +220,9 @@ func (n *Node) due(j *store.Job) {
 		if paused {
 			n.keepOut(j)
 		} else if lapsed && comesBack(j) {
-			n.giveUp(j, WhyLapses, false)
+			n.giveUp(j, WhyLapses, nil)
 		} else if comesBack(j) && n.isExhausted(j) {
-			n.giveUp(j, WhyDeliveries, false)
+			n.giveUp(j, WhyDeliveries, nil)
 		} else if !n.requeue(j, false) && j.QTime <= n.now {
 			n.setQTime(j, retryTime(n, j))
 			n.arm(j)

@@ -42,22 +42,24 @@ const (
 // uniqueMesh has the jobs and keys that wait for other nodes.
 type uniqueMesh struct {
 	adds     map[store.ID]*claimedAdd
-	runs     map[string]store.ID  // by the lock's name: the job for whose run the lock is being acquired
-	asked    map[string]askedRuns // by the queue's name
-	looks    agenda               // when to look at queues whose next job waits for the answer about another one
-	backoffs map[string]*backoff  // of locks that were refused: not to be asked for yet
-	past     passing              // jobs up to which a queue has only jobs that aren't asked for, see beyond
-	back     givenBack            // jobs whose run began at another node, and that were given back here
-	apart    map[string]struct{}  // queues with jobs that aren't asked for, for want of a majority
-	away     []string             // the same queues, in the order in which they are served
+	behind   map[store.ID]*addLine // by the job: its changes that wait for the end of its ADDJOB
+	ended    []store.ID            // jobs whose ADDJOB has ended, and whose changes follow
+	runs     map[string]store.ID   // by the lock's name: the job for whose run the lock is being acquired
+	asked    map[string]askedRuns  // by the queue's name
+	looks    agenda                // when to look at queues whose next job waits for the answer about another one
+	backoffs map[string]*backoff   // of locks that were refused: not to be asked for yet
+	past     passing               // jobs up to which a queue has only jobs that aren't asked for, see beyond
+	back     givenBack             // jobs whose run began at another node, and that were given back here
+	apart    map[string]struct{}   // queues with jobs that aren't asked for, for want of a majority
+	away     []string              // the same queues, in the order in which they are served
 }
 
 func newUniqueMesh() uniqueMesh {
-	return uniqueMesh{adds: map[store.ID]*claimedAdd{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, backoffs: map[string]*backoff{}, apart: map[string]struct{}{}}
+	return uniqueMesh{adds: map[store.ID]*claimedAdd{}, behind: map[store.ID]*addLine{}, runs: map[string]store.ID{}, asked: map[string]askedRuns{}, backoffs: map[string]*backoff{}, apart: map[string]struct{}{}}
 }
 
 func (c *uniqueMesh) count() int {
-	return len(c.adds) + len(c.runs) + len(c.asked) + len(c.backoffs) + len(c.apart)
+	return len(c.adds) + len(c.behind) + len(c.runs) + len(c.asked) + len(c.backoffs) + len(c.apart)
 }
 
 // SetUnique turns uniqueness off, for tests that have other subjects, or on again. Jobs that

@@ -79,7 +79,11 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		return answer, false, ErrClaimWait
 	}
 	a = a.clone()
-	id := n.idFor(a)
+	return n.claimFor(a, n.idFor(a))
+}
+
+// claimFor is claimAdd for an ADDJOB that is kept, whose job is to have this ID.
+func (n *Node) claimFor(a *Add, id store.ID) (answer store.ID, wait bool, err error) {
 	c, began := &claimedAdd{}, n.monotonic()
 	if a.batch != nil {
 		c.client, c.place = a.batch, a.place
@@ -87,13 +91,12 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 	n.uniqueMesh.adds[id] = c
 	decided := func(o lock.Result) (answer store.ID, wait bool, err error) {
 		delete(n.uniqueMesh.adds, id)
+		n.afterAdd(id)
 		if unwanted(c.denied, c.client) {
 			n.unclaimAdd(a, &id, &o)
 			return answer, false, ErrReplTimeout
 		}
-		if a.Timeout > 0 {
-			a.Timeout = max(1, a.Timeout-(n.monotonic()-began))
-		}
+		a.spend(n.monotonic() - began)
 		return n.addDecided(a, id, o)
 	}
 	_, name := store.SlotName(n.scratch.lock)
@@ -102,21 +105,26 @@ func (n *Node) claimAdd(a *Add) (answer store.ID, wait bool, err error) {
 		Any: a.Unique.Any, Timeout: a.Timeout,
 	}, func(o lock.Result) {
 		answer, wait, err := decided(o)
-		switch {
-		case c.client == nil:
-		case err != nil:
-			n.answer(c.client, c.place, id, err)
-		case wait:
-			n.Tie(PendingAdd(answer), c.client)
-		default:
-			n.answer(c.client, c.place, answer, nil)
-		}
+		n.answerClaimed(c, id, answer, wait, err)
 	})
 	if now != nil {
 		return decided(*now)
 	}
 	c.claim = claim
 	return id, true, nil
+}
+
+// answerClaimed answers the client of an ADDJOB that has waited, whose job was to have this ID, or ties it to what it waits for now.
+func (n *Node) answerClaimed(c *claimedAdd, id, answer store.ID, wait bool, err error) {
+	switch {
+	case c.client == nil:
+	case err != nil:
+		n.answer(c.client, c.place, id, err)
+	case wait:
+		n.Tie(PendingAdd(answer), c.client)
+	default:
+		n.answer(c.client, c.place, answer, nil)
+	}
 }
 
 // addDecided goes on with an ADDJOB when the acquisition of its lock is decided.
@@ -159,9 +167,13 @@ func (n *Node) abandonUniqueAdd(id *store.ID) bool {
 	c := n.uniqueMesh.adds[*id]
 	if c != nil {
 		delete(n.uniqueMesh.adds, *id)
-		if c.claim != nil {
+		n.afterAdd(*id)
+		switch {
+		case c.claim != nil:
 			n.locks.Abandon(c.claim)
-		} else {
+		case c.asked.behind:
+			n.dropQuestion(c.asked.number)
+		default:
 			c.asked.then = nil
 		}
 	}

@@ -182,7 +182,8 @@ const (
 const (
 	// Do asks the receiver to give a job another body, the one in Queue, and maybe another time, if the job waits there: an ADDJOB of another job
 	// with its key has said so (ONCONFLICT). Lock has the name of the lock by which the job has that key, the job, and in Lease and Left what
-	// becomes of its time, see [Lock.Debounce]. Span is any number. The answer is Did, with the same Span.
+	// becomes of its time, see [Lock.Debounce], and in Token for how long its sender waits, see [Lock.Waits]. Span is any number. The answer is
+	// Did, with the same Span.
 	Do Kind = iota + 66
 	// Did: the sender has dealt with a Do, or a NewCopy.
 	Did
@@ -267,6 +268,7 @@ const (
 	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
 	ToAll     = NoReply   // GotEnd: all holders have confirmed this outcome, and the sender forgets the job, or keeps it
 	Polls     = NoReply   // NeedJobs: for a client that doesn't wait
+	Waits     = QueueIt   // Did, as an answer to Do that another follows: the job's own ADDJOB waits at the sender, and has to end before
 	Done      = NoReply   // Did: the job has the new body, and the nodes with a copy that can be reached have it, too
 )
 
@@ -479,6 +481,12 @@ func (l *Lock) Debounce() (span, bound int64) { return l.Lease, l.Left }
 
 // SetDebounce sets [Lock.Debounce].
 func (l *Lock) SetDebounce(span, bound int64) { l.Lease, l.Left = span, bound }
+
+// Waits is for how many ms the sender of a Do waits if the job's own ADDJOB hasn't ended; 0: it is of a former release, and waits a second at most.
+func (l *Lock) Waits() int64 { return int64(l.Token) }
+
+// SetWaits sets [Lock.Waits].
+func (l *Lock) SetWaits(ms int64) { l.Token = uint64(ms) }
 
 // Times is how often a job had come back before it was given back at the sender of an Unlock, plus 1. 0: the Unlock doesn't say so.
 func (l *Lock) Times() uint64 { return uint64(l.Left) }

@@ -148,3 +148,26 @@ func TestConcurrencyClaimCrashes(t *testing.T) {
 	v = m[1].Dial().Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
 	require.Equal(t, second, v.Elems[0].Elems[1].Str)
 }
+
+// A client polls (NOHANG) at a node without jobs, while the only slot is taken at another. Its node gets one job, finds the queue limited, and asks for
+// no more, so the others stay where workers may wait for them. When the slot is free the client gets a job by polling on.
+func TestConcurrencyPolls(t *testing.T) {
+	t.Parallel()
+	m := oneSlot(t)
+	c, polls := m[0].Dial(), m[1].Dial()
+	for range 30 {
+		added(t, c, "q", "body", 5000, "REPLICATE", 1, "RETRY", 600)
+	}
+	id := c.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q").Elems[0].Elems[1].Str
+	poll := func() harness.Value { return polls.Do("GETJOB", "NOHANG", "FROM", "q") }
+	harness.Await(t, 20*time.Second, "the queue to be limited at the other node", func() bool {
+		return poll().NullArray() && m[1].Do("QSTAT", "q").Field("limited").Str == "slots"
+	})
+	came := polls.Do("QLEN", "q").Int()
+	for began := time.Now(); time.Since(began) < 3*time.Second; {
+		require.True(t, poll().NullArray(), "the slot is taken")
+	}
+	assert.LessOrEqual(t, polls.Do("QLEN", "q").Int(), came+1, "one may have been under way")
+	require.EqualValues(t, 1, c.Do("ACKJOB", id).Int())
+	harness.Await(t, 30*time.Second, "a poll to get a job", func() bool { return len(poll().Elems) == 1 })
+}

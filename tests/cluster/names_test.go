@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -171,4 +172,54 @@ func TestNamesWhenANodeDies(t *testing.T) {
 	m.awaitNoJobs(t)
 	require.Equal(t, id, added(t, m[0].Dial(), "q", "b", 5000, "RETRY", 600, "NAME", "x"))
 	assert.Zero(t, m.waiting("q"))
+}
+
+// Each node's names are told, and counted, as added once, and their ends, also said at a node that doesn't know the job.
+func TestNamesAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3, "jobmesh.events all")
+	sum := func(counter string) (n int) {
+		for _, s := range m {
+			v, err := strconv.Atoi(s.Info("jobmesh", "jobmesh_"+counter))
+			require.NoError(t, err)
+			n += v
+		}
+		return n
+	}
+	add := func(at int, name string, options ...any) string {
+		return added(t, m[at].Dial(), append([]any{"q", "body", 5000, "RETRY", 600, "REPLICATE", 1, "NAME", name}, options...)...)
+	}
+	for i, options := range [][]any{nil, {"DELAY", 600}} {
+		id := add(0, string('x'+rune(i)), options...)
+		harness.Await(t, 20*time.Second, "the job to be told", func() bool { return m.told(id)["add"] == 1 })
+		for at := range m {
+			require.Equal(t, id, add(at, string('x'+rune(i)), options...))
+		}
+		harness.Await(t, 20*time.Second, "the others to count it as known", func() bool { return sum("names_known") == 3*(i+1) })
+		assert.Equal(t, i+1, sum("jobs_added"))
+		assert.Equal(t, 1, m.told(id)["add"])
+	}
+	// A job of one node is ended at another, which doesn't know it.
+	plain := addTo(t, m[0].Dial(), "RETRY", 600, "REPLICATE", 1)
+	m[1].Do("CANCELJOB", plain)
+	harness.Await(t, 20*time.Second, "its end", func() bool { return sum("jobs_cancelled") == 1 })
+	worked := addTo(t, m[0].Dial(), "RETRY", 600, "REPLICATE", 1)
+	for _, id := range []string{m[0].Do("GETJOB", "FROM", "q").Elems[0].Elems[1].Str, m[0].Do("GETJOB", "TIMEOUT", 100, "FROM", "q").Elems[0].Elems[1].Str} {
+		m[2].Do("ACKJOB", id)
+	}
+	harness.Await(t, 20*time.Second, "their ends", func() bool { return sum("jobs_acked") == 2 })
+	copied := addTo(t, m[0].Dial(), "RETRY", 600, "REPLICATE", 3)
+	m[1].Do("ACKJOB", copied)
+	harness.Await(t, 20*time.Second, "all to forget it", func() bool {
+		for _, s := range m {
+			if !s.Do("SHOW", copied).Null {
+				return false
+			}
+		}
+		return true
+	})
+	assert.Equal(t, 3, sum("jobs_acked"))
+	assert.Equal(t, map[string]int{"add": 1, "deliver": 1, "done": 1}, m.told(worked))
+	assert.Equal(t, map[string]int{"add": 1, "done": 1}, m.told(copied))
+	assert.Equal(t, map[string]int{"add": 1, "cancel": 1}, m.told(plain))
 }

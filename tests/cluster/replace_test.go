@@ -65,6 +65,40 @@ func TestLifeB3(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
+// Several producers begin a burst at the same moment, at one node and at all: each is answered with the one job's ID, though the job's own ADDJOB
+// still waits for votes and copies when they come. So none of the bodies is refused, and the last one isn't lost.
+func TestReplaceBurst(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for nodes := range 3 {
+		var conns []*harness.Conn
+		for i := range 6 {
+			conns = append(conns, m[i%(nodes+1)].Dial())
+		}
+		for round := range 10 {
+			key := string('a'+rune(nodes)) + string('0'+rune(round))
+			for i, c := range conns {
+				c.Send("ADDJOB", "q", i, 20_000, "DELAY", 600, "RETRY", 600, "REPLICATE", 2, "UNIQUE", "until-processed", "KEY", key, "ONCONFLICT", "debounce", 6000)
+			}
+			id := conns[0].Receive()
+			require.Equal(t, byte('+'), id.Kind, "%v", id)
+			for _, c := range conns[1:] {
+				require.Equal(t, id.Str, c.Receive().Str)
+			}
+			var bodies []string
+			for _, s := range m {
+				if v := s.Do("SHOW", id.Str); !v.Null {
+					bodies = append(bodies, v.Field("body").Str)
+				}
+			}
+			require.GreaterOrEqual(t, len(bodies), 2)
+			for _, b := range bodies[1:] {
+				assert.Equal(t, bodies[0], b)
+			}
+		}
+	}
+}
+
 // B4: one job of a key runs, one waits (before-and-during-processing). The waiting one's body is replaced at every node, its place stays. While
 // its node is down it can't be replaced.
 func TestLifeB4(t *testing.T) {

@@ -310,3 +310,42 @@ func TestEndsReachJobsThatAreAway(t *testing.T) {
 		assert.True(t, c.Do("SHOW", ids["CANCELJOB child"]).Null)
 	}, "", "rdb", "aof", "aof-kill", "aof-rewritten", "replica")
 }
+
+// Each end of a job whose queue lies in another database is counted once, where the end is said, and told once.
+func TestAwayEndsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("jobmesh.events all"))
+	counts := func() string {
+		line := ""
+		for _, k := range []string{"added", "acked", "cancelled", "deleted", "flushed"} {
+			line += k + "=" + s.Info("jobmesh", "jobmesh_jobs_"+k) + " "
+		}
+		return line
+	}
+	add := func(queue string) string {
+		id := s.Do("ADDJOB", queue, "body", 0).Str
+		require.Equal(t, int64(1), s.Do("MOVE", queue, 1).Int())
+		return id
+	}
+	for _, command := range []string{"ACKJOB", "FASTACK", "CANCELJOB"} {
+		id := add(command)
+		s.Do(command, id)
+		s.Do(command, id)
+	}
+	soft := add("soft")
+	s.Do("CANCELJOB", soft, "SOFT")
+	want := "added=4 acked=2 cancelled=2 deleted=0 flushed=0 "
+	require.Equal(t, want, counts())
+	c := s.Dial()
+	c.Do("SELECT", 1)
+	for _, queue := range []string{"ACKJOB", "FASTACK", "CANCELJOB", "soft"} {
+		c.Do("MOVE", queue, 0)
+	}
+	harness.Await(t, 10*time.Second, "the jobs to be gone", func() bool { return s.Info("jobmesh", "jobmesh_registered_jobs") == "0" })
+	assert.Equal(t, want, counts())
+	told := map[string]int{}
+	for _, v := range s.Do("XRANGE", "jobmesh:events", "-", "+").Elems {
+		told[v.Elems[1].Field("event").Str]++
+	}
+	assert.Equal(t, map[string]int{"add": 4, "done": 2, "cancel": 2}, told)
+}

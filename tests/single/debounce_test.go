@@ -1,6 +1,7 @@
 package single
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -209,4 +210,24 @@ func TestDebounceElsewhere(t *testing.T) {
 	assert.Equal(t, "foreign", c.Do("SHOW", foreign).Field("body").Str)
 	c.Do("PAUSE", "q", "in")
 	assert.True(t, tryUnique(c, "q", "bad", mesh).Err("PAUSED"))
+}
+
+// A delay that begins anew is told by the event move, once, with the new delay. A body that is replaced alone tells nothing.
+func TestDebounceIsTold(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("jobmesh.events all"))
+	c := s.Dial()
+	id := addUnique(t, c, "q", "first", until+"DELAY 600")
+	require.Equal(t, id, addUnique(t, c, "q", "second", until+"DELAY 600 ONCONFLICT replace"))
+	require.Equal(t, id, addUnique(t, c, "q", "third", until+"DELAY 900 ONCONFLICT debounce 6000"))
+	entries := s.Do("XRANGE", "jobmesh:events", "-", "+").Elems
+	require.Len(t, entries, 2)
+	assert.Equal(t, "add", entries[0].Elems[1].Field("event").Str)
+	e := entries[1].Elems[1]
+	for field, want := range map[string]string{"event": "move", "id": id, "from": "q", "to": "q", "why": "debounce"} {
+		assert.Equal(t, want, e.Field(field).Str, field)
+	}
+	delay, err := strconv.Atoi(e.Field("delay").Str)
+	require.NoError(t, err)
+	assert.InDelta(t, 900_000, delay, 1000)
 }

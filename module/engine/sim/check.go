@@ -271,6 +271,8 @@ func (s *Sim) safe() {
 			trouble = "its acknowledgement is forgotten by all, and a copy isn't acknowledged"
 		case s.Swift && s.queued(j) > 1:
 			trouble = "it is queued twice"
+		case s.Swift && j.named && j.done && j.addTold == 0:
+			trouble = "it isn't told that it was added"
 		}
 		if trouble != "" && j.doubtful {
 			s.fail("job %s: %s%s", j.id, trouble, s.placement(j))

@@ -49,7 +49,7 @@ func (s *Sim) sayName(a engine.Add) {
 		j := s.jobs[id]
 		if j == nil {
 			s.Added++
-			j = &job{id: id, queue: int(a.Queue[1] - '0'), copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
+			j = &job{id: id, named: true, queue: int(a.Queue[1] - '0'), copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
 			s.jobs[id] = j
 			s.order = append(s.order, j)
 		}

@@ -161,6 +161,8 @@ type job struct {
 	worked    int  // WORKINGs
 	ends      int  // ACKJOBs and FASTACKs
 	told      int  // events of its end
+	addTold   int  // events of its adding
+	named     bool
 	delayed   bool
 	notBefore int64 // its delay is over then
 	moved     int64 // when it was last handed over
