@@ -32,6 +32,7 @@ import (
 // In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
 // what becomes of a job by that rule alone.
 // In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs, and counts returns modulo 16.
+// In a mesh with concurrency=N all queues have that limit, and with rate=N seconds=N that rate.
 // In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
@@ -47,6 +48,7 @@ type world struct {
 	former []string // nodes of a former release
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
+	limits engine.Limits  // of all queues
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
 }
@@ -142,7 +144,10 @@ func newWorld() *world {
 }
 
 func (w *world) mesh() {
-	w.nodes, w.idle, w.adders = nil, w.D.HasArg("idle"), w.D.HasArg("adders")
+	w.nodes, w.idle, w.adders, w.limits = nil, w.D.HasArg("idle"), w.D.HasArg("adders"), engine.Limits{}
+	w.Arg("concurrency", &w.limits.AtOnce)
+	w.Arg("rate", &w.limits.Count)
+	w.Arg("seconds", &w.limits.Seconds)
 	w.batch, w.former = map[string]*engine.Batch{}, nil
 	for _, arg := range w.D.CmdArgs {
 		if arg.Key == "former" {
@@ -169,6 +174,9 @@ func (w *world) start(a *locktest.Actor, timeout int64) locktest.Node {
 	})
 	n.k.n = n.e
 	n.e.SetLazy(!w.idle)
+	if limits := w.limits; limits != (engine.Limits{}) {
+		n.e.SetPolicies(&engine.Policies{Generation: 1, Rated: true, LimitsOf: func([]byte) engine.Limits { return limits }})
+	}
 	n.e.SetExpiresInHands(w.D.HasArg("disque"))
 	return &member{n.e, n}
 }
