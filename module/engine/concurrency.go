@@ -341,8 +341,11 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 		span := int64(rateAgainMS) << min(r.slotTries, slotAgainMost)
 		r.slotsAgain += n.below(span)
 	}
-	if o.Kind != lock.Conflict {
+	switch {
+	case o.Kind != lock.Conflict:
 		r.slotTries++
+	case most == 1: // all nodes were asked, though it may have looked taken here; if it does, slotFreed tells when it isn't any more
+		r.slotsAgain = max(r.slotsAgain, min(n.slotFreeAt(r), now+rateLookMS))
 	}
 }
 
