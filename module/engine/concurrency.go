@@ -390,9 +390,10 @@ func (n *Node) slotFreed(name []byte) {
 	n.lookAt(r, min(at, r.look))
 }
 
-// giveBackSpares gives slots back that no job of the queue needs now. They stay while it is being asked whether a job can have its key.
+// giveBackSpares gives slots back that no job of the queue needs now. They stay while it is being asked whether a job can have its key, or the queue
+// a block of its rate.
 func (n *Node) giveBackSpares(r *rate) {
-	if len(r.spare) == 0 {
+	if len(r.spare) == 0 || r.asking {
 		return
 	}
 	if n.uniqueMesh.asked[r.queue].runs() > 0 {
