@@ -212,12 +212,17 @@ func (n *Node) useSlot(q *store.Queue, j *store.Job) *store.Job {
 		return j
 	}
 	i := r.spareOf(&j.ID)
-	if i < 0 {
+	switch {
+	case i >= 0:
+		s := r.spare[i]
+		r.spare = slices.Delete(r.spare, i, i+1)
+		return n.setSlot(j, &s)
+	case r.set.AtOnce == 0:
 		return j
+	case checked:
+		panic("engine: a job of a queue with CONCURRENCY is delivered without a slot")
 	}
-	s := r.spare[i]
-	r.spare = slices.Delete(r.spare, i, i+1)
-	return n.setSlot(j, &s)
+	return n.setSlot(j, &queueSlot{}) // mayBegin has let it pass: WORKING asks for a slot
 }
 
 // newTicket makes a ticket for a job. It says whether the job is an at-most-once job: see [owners.HasSlot].
@@ -270,8 +275,8 @@ func (n *Node) claimSlots(q *store.Queue, r *rate, j *store.Job) bool {
 		}
 		o.Began = cmp.Or(o.Began, now)
 		if n.slotDecided(r, &c, first, o); o.Kind == lock.Granted {
-			n.lookAt(r, now+1) // what isn't used is given back
-			return true
+			n.lookAt(r, now+1)      // what isn't used is given back
+			return n.hasSpare(r, j) // else it is another job's: that of j is still being claimed
 		}
 		break
 	}
@@ -336,8 +341,11 @@ func (n *Node) slotDecided(r *rate, c *slotClaim, first int, o *lock.Result) {
 		span := int64(rateAgainMS) << min(r.slotTries, slotAgainMost)
 		r.slotsAgain += n.below(span)
 	}
-	if o.Kind != lock.Conflict {
+	switch {
+	case o.Kind != lock.Conflict:
 		r.slotTries++
+	case most == 1: // all nodes were asked, though it may have looked taken here; if it does, slotFreed tells when it isn't any more
+		r.slotsAgain = max(r.slotsAgain, min(n.slotFreeAt(r), now+rateLookMS))
 	}
 }
 
@@ -382,9 +390,10 @@ func (n *Node) slotFreed(name []byte) {
 	n.lookAt(r, min(at, r.look))
 }
 
-// giveBackSpares gives slots back that no job of the queue needs now. They stay while it is being asked whether a job can have its key.
+// giveBackSpares gives slots back that no job of the queue needs now. They stay while it is being asked whether a job can have its key, or the queue
+// a block of its rate.
 func (n *Node) giveBackSpares(r *rate) {
-	if len(r.spare) == 0 {
+	if len(r.spare) == 0 || r.asking {
 		return
 	}
 	if n.uniqueMesh.asked[r.queue].runs() > 0 {

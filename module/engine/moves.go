@@ -202,6 +202,13 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 	}
 	name = append([]byte(nil), name...)
 	queued, worked := j.State == store.StateQueued, j.Place == store.InWorking
+	switch {
+	case n.inHands(j): // the client works on, and may not hear of this: its slot and its key stay taken until their leases are over (dead_letter_in_hands_slot)
+		n.leaveSlot(j)
+		n.delegateRun(j)
+	case worked:
+		n.expireRun(j)
+	}
 	if queued || j.State == store.StateActive {
 		n.store.Hold(j)
 	}

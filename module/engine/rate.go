@@ -129,18 +129,20 @@ func (n *Node) unrated(q *store.Queue) bool {
 
 // mayDeliver says whether a job of a queue may be delivered now, as far as its rate goes. If not, the queue is served when it may.
 func (n *Node) mayDeliver(q *store.Queue) bool {
-	if n.unrated(q) {
-		return true
-	}
+	r, now := n.rateOf(q), n.monotonic()
+	return r == nil || r.set.Count == 0 || r.may(now) || n.claimBlock(r, now)
+}
+
+// mayHaveBlock says whether mayDeliver is worth a try: nothing of the rate may be claimed for a job that can't be delivered for another reason, because
+// a block that isn't used lapses. If all blocks are taken, the queue is served when one is free. It asks nobody.
+func (n *Node) mayHaveBlock(q *store.Queue) bool {
 	r := n.rateOf(q)
 	if r == nil || r.set.Count == 0 {
 		return true
 	}
 	now := n.monotonic()
-	if r.asked = now; r.may(now) {
-		return true
-	}
-	return n.claimBlock(q, r, now)
+	r.asked = now
+	return r.may(now) || n.mayClaimBlock(r) && n.hasFreeBlock(r, now)
 }
 
 // allowed says whether a job of a queue may be delivered now, as far as the queue's limits go. It asks nobody.
@@ -234,10 +236,39 @@ func (n *Node) rateAnswered(queue string) {
 	n.answered(n.waits[queue])
 }
 
+// mayClaimBlock says whether a block may be claimed: no claim is under way, and the answers can be awaited.
+func (n *Node) mayClaimBlock(r *rate) bool {
+	return !r.asking && !r.answered && (n.asks || n.mesh.Alone())
+}
+
+// hasFreeBlock says whether a block of a queue's rate may be free, as far as this node knows. If none is, the queue is served when one may be.
+func (n *Node) hasFreeBlock(r *rate, now int64) bool {
+	look := now + rateLookMS
+	for block := range r.blocks() {
+		free := n.blockFreeAt(r, block)
+		if free <= now {
+			return true
+		}
+		look = min(look, free)
+	}
+	why := r.why
+	if why == LimitedSlots { // which was why before
+		why = LimitedRate
+	}
+	n.setLimited(r, why)
+	n.lookAt(r, look)
+	return false
+}
+
+// blockFreeAt is when a block may be claimed, as far as this node knows, monotonic ms.
+func (n *Node) blockFreeAt(r *rate, block int64) int64 {
+	return max(r.again[block], n.takenUntil(n.blockName(r, block)))
+}
+
 // claimBlock claims a block of a queue's rate, and says whether a job may be delivered now. If other nodes have to be asked, the queue
 // is served when they have answered.
-func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
-	if r.asking || r.answered || !n.asks && !n.mesh.Alone() {
+func (n *Node) claimBlock(r *rate, now int64) bool {
+	if !n.mayClaimBlock(r) {
 		return false
 	}
 	if r.used {
@@ -246,14 +277,13 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 		r.span = min(2*r.span, r.set.Seconds*1000)
 	}
 	lease := r.set.Seconds*1000 + r.span
-	first, look := n.below(r.blocks()), now+rateLookMS
+	first := n.below(r.blocks())
 	for k := range r.blocks() {
 		block := (first + k) % r.blocks()
-		name := n.blockName(r, block)
-		if free := max(r.again[block], n.takenUntil(name)); free > now {
-			look = min(look, free)
+		if n.blockFreeAt(r, block) > now {
 			continue
 		}
+		name := n.blockName(r, block)
 		if !r.set.Any && !n.mesh.Alone() && !n.locks.Quorate(name) {
 			n.setLimited(r, LimitedQuorum)
 			n.lookAt(r, now+apartLookMS)
@@ -282,13 +312,7 @@ func (n *Node) claimBlock(q *store.Queue, r *rate, now int64) bool {
 			return true
 		}
 	}
-	for _, again := range r.again[:r.blocks()] {
-		if again > now {
-			look = min(look, again)
-		}
-	}
-	n.setLimited(r, r.why)
-	n.lookAt(r, max(look, now+1))
+	n.hasFreeBlock(r, now) // none is: the queue is served when one may be
 	return false
 }
 

@@ -32,7 +32,8 @@ import (
 // In a mesh with "idle" nodes ask about idle copies, and ask for jobs more often. Without it each rule shows
 // what becomes of a job by that rule alone.
 // In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs, and counts returns modulo 16.
-// In a mesh with "events" nodes tell events. In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
+// In a mesh with "events" nodes tell events. In one with concurrency=N all queues have that limit, and with rate=N seconds=N that rate.
+// In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
 }
@@ -48,6 +49,7 @@ type world struct {
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
 	events bool
+	limits engine.Limits  // of all queues
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
 }
@@ -156,7 +158,10 @@ func newWorld() *world {
 }
 
 func (w *world) mesh() {
-	w.nodes, w.idle, w.adders, w.events = nil, w.D.HasArg("idle"), w.D.HasArg("adders"), w.D.HasArg("events")
+	w.nodes, w.idle, w.adders, w.events, w.limits = nil, w.D.HasArg("idle"), w.D.HasArg("adders"), w.D.HasArg("events"), engine.Limits{}
+	w.Arg("concurrency", &w.limits.AtOnce)
+	w.Arg("rate", &w.limits.Count)
+	w.Arg("seconds", &w.limits.Seconds)
 	w.batch, w.former = map[string]*engine.Batch{}, nil
 	for _, arg := range w.D.CmdArgs {
 		if arg.Key == "former" {
@@ -185,6 +190,9 @@ func (w *world) start(a *locktest.Actor, timeout int64) locktest.Node {
 	n.e.SetLazy(!w.idle)
 	if w.events {
 		n.e.SetEvents(engine.AllEvents, 0)
+	}
+	if limits := w.limits; limits != (engine.Limits{}) {
+		n.e.SetPolicies(&engine.Policies{Generation: 1, Rated: true, LimitsOf: func([]byte) engine.Limits { return limits }})
 	}
 	n.e.SetExpiresInHands(w.D.HasArg("disque"))
 	return &member{n.e, n}

@@ -519,7 +519,7 @@ const busySteps = 1000 // jobs that one fetch moves out of the way, see next
 func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 	passing, apart, limited := false, false, !n.unrated(q)
 	for from := len(n.effects); *budget > 0; from = len(n.effects) {
-		if q.Head != nil && limited && q.Head.ETime > n.now && !n.mayDeliver(q) {
+		if q.Head != nil && limited && q.Head.ETime > n.now && !n.mayHaveBlock(q) {
 			return nil
 		}
 		j := q.Head
@@ -534,7 +534,7 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 		if j != nil && n.isToGo(j) {
 			return nil // when the flush is done its clients are served
 		}
-		if limited && j != nil && !n.mayBegin(q, j) {
+		if limited && j != nil && !(n.mayBegin(q, j) && n.mayDeliver(q)) {
 			return nil
 		}
 		if j == nil || j.Parts == 0 {

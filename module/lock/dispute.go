@@ -225,7 +225,7 @@ func (d *dispute) upTo(token uint64) bool {
 
 // ends says whether a Clearing ends a dispute about the lock of this name.
 func (c *Clearing) ends(name []byte, d *dispute) bool {
-	return !c.lost && int16(c.age-d.age) > 0 && store.InPrefix(name, c.prefix) && d.upTo(c.upTo)
+	return !c.lost && !c.kept && int16(c.age-d.age) > 0 && store.InPrefix(name, c.prefix) && d.upTo(c.upTo)
 }
 
 // clearDisputes goes on with a Clearing's walk through the disputes, up to a cost of most. It returns the cost: 1 for

@@ -53,6 +53,7 @@ type tableSync struct {
 	freed    freedVotes
 	contests table.Roster[string, contest] // by lock
 	clears   uint64                        // Node.cleared when it began to abstain
+	forgets  uint64                        // Node.forgets when MarkIncomplete was called
 }
 
 // tableKind says which table a node has told, from its beginning to its end.
@@ -81,12 +82,34 @@ type telling struct {
 }
 
 // MarkIncomplete makes the node abstain from votes, because its table may lack some that it gave. It abstains until no
-// missing vote can matter. The node forgets the locks in its table, except those of jobs that it knows. With very many
-// locks that takes a while, as a Clearing does. The node abstains at least until that is done, because after that the
-// log says that the table is whole.
+// missing vote can matter. The node forgets the locks in its table, except those of jobs that it knows, and those with a
+// lease (flagKept, see endKept). With very many locks that takes a while, as a Clearing does. The node abstains at least
+// until that is done, because after that the log says that the table is whole.
 func (n *Node) MarkIncomplete() {
 	n.LacksVotes()
+	n.sync.forgets = n.forgets
 	n.beginClear(&Clearing{lost: true, upTo: store.MaxToken})
+}
+
+// endKept forgets the votes with flagKept that no other node has told of, once so many whole tables were told that one of
+// them has each lock that rests on a vote of this node. Until then, or where nodes were forgotten that may have had the
+// others' votes, a kept vote stands until its lease is over: a vote that is remembered is never wrong, only late. Nothing
+// without a lease is kept so. Other nodes aren't told of a kept vote while this one says that its table is partial, so
+// they can't prolong it.
+func (n *Node) endKept() {
+	if n.sync.partial && n.sync.forgets == n.forgets {
+		n.beginClear(&Clearing{kept: true, upTo: store.MaxToken})
+	}
+}
+
+// yields drops a kept vote that stands against h, of which more is known: h has won the lock, or a node has told of it that
+// lacks no vote, or whose lock needed no majority. It returns the vote that is left; nil: none.
+func (n *Node) yields(l *store.Lock, h *Holder) *store.Lock {
+	if l == nil || !n.isKept(l) || h.has(l) {
+		return l
+	}
+	n.dropLock(l)
+	return nil
 }
 
 // LacksVotes makes the node abstain as [Node.MarkIncomplete] does, but keeps all locks.
@@ -234,7 +257,7 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		n.scratch.locks = n.scratch.locks[:0]
 		t.cursor = n.store.ScanLocks(t.cursor, &n.scratch.locks)
 		for _, l := range n.scratch.locks {
-			if l.Flags&flagsNonQuorum != 0 && n.IsLive(l) {
+			if l.Flags&flagsNonQuorum != 0 && n.IsLive(l) && !n.untold(l) {
 				m.Locks = n.tell(m.Locks, l)
 			}
 		}
@@ -246,6 +269,9 @@ func (n *Node) sendUnconfirmed(t *telling) {
 		n.mesh.Send(n.mesh.ByName(t.node), &m)
 	}
 }
+
+// untold says whether others aren't told of a lock for now, see endKept.
+func (n *Node) untold(l *store.Lock) bool { return n.sync.abstain && n.sync.partial && n.isKept(l) }
 
 // tell appends to entries what others are told about a lock: one entry, or for a vote that was raised one for each token
 // that its holder may have, ascending. An entry has FlagRenewed only if the holder is known to have that token. The
@@ -356,7 +382,7 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	n.scratch.locks = n.scratch.locks[:0]
 	next = n.store.ScanLocks(page.Round, &n.scratch.locks)
 	for _, l := range n.scratch.locks {
-		if before := len(page.Locks); n.IsLive(l) && before+beforeMost < wire.MaxLocks {
+		if before := len(page.Locks); n.IsLive(l) && !n.untold(l) && before+beforeMost < wire.MaxLocks {
 			page.Locks = n.tell(page.Locks, l)
 			*size += l.Size() * (len(page.Locks) - before)
 			if d := n.disputeOf(l.Name()); d != nil {
@@ -424,8 +450,11 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 // lock already by that token or a greater one. Otherwise two such nodes would keep the lock alive by telling each
 // other.
 func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
-	l := n.Live(e.Name)
-	if l != nil && !(&Holder{store.ID(e.Job), e.Owner}).has(l) {
+	l, h := n.Live(e.Name), Holder{store.ID(e.Job), e.Owner}
+	if !partial {
+		l = n.yields(l, &h)
+	}
+	if l != nil && !h.has(l) {
 		if (l.Flags|e.Flags)&flagsNonQuorum != 0 {
 			n.resolve(p, e)
 		} else {
@@ -486,7 +515,11 @@ func (n *Node) knowsEnough(now int64) bool {
 		n.passLost()
 		return true
 	}
-	return full >= enough
+	if full < enough {
+		return false
+	}
+	n.endKept()
+	return true
 }
 
 // allTold says whether each known node has told its table.
@@ -560,6 +593,7 @@ func (n *Node) resolve(p *membership.Peer, e *wire.Lock) {
 	if e.Flags&FlagOutlives == 0 && n.jobs.Done(h.Job) {
 		return // the node that tells of it will hear that the job is done
 	}
+	l = n.yields(l, &h)
 	if l == nil || h.has(l) {
 		n.adopt(e)
 		return

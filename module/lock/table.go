@@ -52,11 +52,15 @@ const (
 	FlagForeign
 	// flagLogged: it is in the log, so its end must be logged, too. Never saved as true.
 	flagLogged
-	// flagClaimed, in what others are told of a lock: it may be a vote for an acquisition that can still fail.
+	// flagClaimed, in what others are told of a lock: it may be a vote for an acquisition that can still fail. In the table the bit is flagKept.
 	flagClaimed
 	// FlagUnconfirmed: learnt from another node's table. That table may be older than what this node has forgotten. So
 	// the vote stands against others, and counts for its holder only when a majority of other votes has.
 	FlagUnconfirmed
+
+	// flagKept, in the table: the vote was in what a node loaded that may have lost the end of its log, and it isn't known whether it was
+	// taken back since ([Node.MarkIncomplete]). Never loaded.
+	flagKept = flagClaimed
 
 	flagsNonQuorum = FlagAny | FlagAlone
 	flagsSaved     = FlagAny | FlagAlone | FlagOutlives | FlagRenewed | FlagForeign | FlagUnconfirmed
@@ -548,7 +552,7 @@ func (n *Node) Tick() {
 
 // Log logs a lock as it is now (SETLOCK).
 func (n *Node) Log(l *store.Lock) {
-	l.Flags &^= flagLogged
+	l.Flags &^= flagLogged | flagKept // each change of a vote is logged, and makes it one that is known
 	n.host.LogLock(l)
 	l.Flags |= flagLogged
 }
@@ -924,7 +928,8 @@ type Clearing struct {
 	upTo    uint64 // it clears locks up to this token,
 	age     uint16 // and older than this age
 	own     bool   // this node's: it tells the others when it begins
-	lost    bool   // of MarkIncomplete: it spares the locks of jobs that this node knows
+	lost    bool   // of MarkIncomplete: it spares the locks of jobs that this node knows, and those with a lease
+	kept    bool   // it clears those with flagKept
 	begun   bool
 	cleared int64
 
@@ -950,7 +955,7 @@ func (n *Node) beginClear(c *Clearing) *Clearing {
 }
 
 func (n *Node) addClear(c *Clearing) {
-	if !c.lost {
+	if !c.lost && !c.kept {
 		n.clearOutvoted(func(claim *Acquisition) bool {
 			return claim.proposal <= c.upTo && store.InPrefix(claim.name, c.prefix)
 		})
@@ -1016,7 +1021,14 @@ func (n *Node) clearingOf(l *store.Lock) *Clearing {
 // isClearedBy says whether a Clearing frees a lock.
 func (n *Node) isClearedBy(l *store.Lock, c *Clearing) bool {
 	return int16(c.age-l.Age) > 0 && l.Token <= c.upTo && store.InPrefix(l.Name(), c.prefix) &&
-		!(c.lost && l.Job != (store.ID{}) && n.jobs.Knows(l.Job))
+		!(c.lost && (l.Until != 0 || n.isOfKnownJob(l))) && !(c.kept && l.Flags&flagKept == 0)
+}
+
+func (n *Node) isOfKnownJob(l *store.Lock) bool { return l.Job != (store.ID{}) && n.jobs.Knows(l.Job) }
+
+// isKept says whether a lock has flagKept, or is about to get it.
+func (n *Node) isKept(l *store.Lock) bool {
+	return l.Flags&flagKept != 0 || slices.ContainsFunc(n.clears, func(c *Clearing) bool { return c.lost && int16(c.age-l.Age) > 0 }) && !n.isOfKnownJob(l)
 }
 
 // clearFirst ends a lock that is being cleared, before somebody takes it again.
@@ -1048,7 +1060,10 @@ func (n *Node) clearSome(budget int) int {
 				budget -= clearCost
 				n.Remove(l) // which counts it
 			default:
-				if store.InPrefix(l.Name(), c.prefix) {
+				switch {
+				case c.lost && !Ended(l) && !n.isOfKnownJob(l):
+					l.Flags |= flagKept
+				case !c.lost && !c.kept && store.InPrefix(l.Name(), c.prefix):
 					n.clearRaised(l, c.upTo)
 				}
 				l.Age = c.age
