@@ -250,6 +250,7 @@ type Node struct {
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
+	bodies     []store.ID // loaded jobs whose bodies replace others, see noteBody
 	copyWaits  copyWaits
 	repairing  repairing
 	alike      alike
@@ -394,6 +395,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	}
 	n.endFlushes()
 	n.endMoves()
+	n.dropBodies()
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
 	n.store.DropEdges()

@@ -192,7 +192,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
 	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true, Names: !former(other.Name),
-		Results: !former(other.Name), Replaces: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
+		Results: !former(other.Name), Replaces: !former(other.Name), Bodies: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -591,6 +591,9 @@ func wordsText(extras []byte) (text string) {
 	}
 	if e := store.FindExtra(extras, store.TagLease); e != nil {
 		text += fmt.Sprintf(" lease=%d", binary.LittleEndian.Uint32(e))
+	}
+	if e := store.FindExtra(extras, store.TagBody); e != nil {
+		text += fmt.Sprintf(" body=%d", binary.LittleEndian.Uint32(e))
 	}
 	return text
 }
