@@ -290,9 +290,9 @@ type Node struct {
 
 // New makes an empty node.
 func New(c Config) *Node {
-	memory := newReclaimer(c.Alloc)
+	memory, seed := newReclaimer(c.Alloc), c.Random.Uint64()
 	n := &Node{
-		store:  store.New(memory, c.Random.Uint64(), c.Now),
+		store:  store.New(memory, seed, c.Now),
 		memory: memory,
 		keys:   c.Keys,
 		random: c.Random,
@@ -311,6 +311,8 @@ func New(c Config) *Node {
 	if n.policies = c.Policies; n.policies == nil {
 		n.policies = &Policies{Generation: 1}
 	}
+	n.questions.last = firstQuestion(seed)
+	n.jobWaits.round = n.questions.last
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}
 	if c.Monotonic != nil {

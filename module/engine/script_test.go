@@ -49,6 +49,8 @@ type world struct {
 	adders bool
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
+
+	questions map[string][]int64 // see question
 }
 
 // actor is a node, and what it has on disk beside the locks.
@@ -143,7 +145,7 @@ func newWorld() *world {
 
 func (w *world) mesh() {
 	w.nodes, w.idle, w.adders = nil, w.D.HasArg("idle"), w.D.HasArg("adders")
-	w.batch, w.former = map[string]*engine.Batch{}, nil
+	w.batch, w.former, w.questions = map[string]*engine.Batch{}, nil, map[string][]int64{}
 	for _, arg := range w.D.CmdArgs {
 		if arg.Key == "former" {
 			w.former = arg.Vals
@@ -432,6 +434,19 @@ var flagNames = []struct {
 	{wire.PutOff, wire.GotKey, "got-key"},
 }
 
+// question counts the questions of a node's process from 1, by their numbers, which begin anywhere.
+func (w *world) question(asker *locktest.Actor, number int64) int64 {
+	const most = 1000 // questions of a process
+	bases := w.questions[asker.Name]
+	at := slices.IndexFunc(bases, func(base int64) bool { return number > base && number <= base+most })
+	if at < 0 {
+		at = len(bases)
+		bases = append(bases, number-1)
+		w.questions[asker.Name] = bases
+	}
+	return number - bases[at]
+}
+
 // text shows what a message about jobs says.
 func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
@@ -519,6 +534,12 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	}
 	if m.Kind == wire.Refused {
 		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type", " deleted"}[m.Count]
+	}
+	switch m.Kind {
+	case wire.AskCopies, wire.AskFlush, wire.AskMove:
+		m.Span = w.question(l.From, m.Span)
+	case wire.Copies, wire.Flushed, wire.MovedJobs:
+		m.Span = w.question(l.To, m.Span)
 	}
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
