@@ -143,7 +143,12 @@ func (n *Node) TakesBody(id *store.ID, body []byte) error {
 
 // giveBody gives a job another body, here and at the other holders. ok is false if the job can't keep its key. The job may move.
 func (n *Node) giveBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
+	same := bytes.Equal(j.Body(), body)
 	if j, ok = n.setBody(j, body); ok {
+		if same {
+			j = n.countBody(j)
+			n.log(LogState, j)
+		}
 		n.tellChanged(j, wire.NewBody) // also where it is the same: other holders may have another one
 	}
 	return j, ok
@@ -152,7 +157,7 @@ func (n *Node) giveBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
 // setBody is giveBody at this node alone.
 func (n *Node) setBody(j *store.Job, body []byte) (_ *store.Job, ok bool) {
 	if j, ok = n.keepKey(j, body); ok && !bytes.Equal(j.Body(), body) {
-		j = n.moved(j, n.store.Rewrite(j, body, j.Extras()))
+		j = n.countBody(n.moved(j, n.store.Rewrite(j, body, j.Extras())))
 		n.logAnew(j)
 		n.touch(j.Queue)
 	}
@@ -282,9 +287,9 @@ func (n *Node) onResting(p *Peer, j *store.Job, m *wire.Message) {
 	n.demote(j, m.Span)
 }
 
-// tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, and of how long a
-// delivery lasts.
-var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease, store.TagLapses, store.TagCancel}
+// tellings are the extras that tell of a job's failures and its progress, of the priority that a move may have changed, of how long a
+// delivery lasts, and which version of the body there is.
+var tellings = [...]store.Tag{store.TagFailure, store.TagDead, store.TagAsleep, store.TagTries, store.TagPriority, store.TagProgress, store.TagLease, store.TagLapses, store.TagCancel, store.TagBody}
 
 // tells says whether a job has such extras.
 func tells(j *store.Job) bool {
@@ -312,6 +317,7 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 	if n.dummy(j) || j.State == store.StateAcked {
 		return
 	}
+	n.compareBodies(p, j, m.Job.Extras)
 	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
 	if j = n.learnWish(j, m.Job.Extras); n.obey(j) {
 		return

@@ -630,7 +630,7 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 		}
 		n.nameKnown(&id)
 		j, _ = n.learnLogged(j, m.Holders)
-		j = n.learnWords(j, m.Job.Extras)
+		j = n.learnBody(p, n.learnWords(j, m.Job.Extras), m, !n.inHands(j))
 		if ad := n.pendingAddOf(&id); ad != nil {
 			ad.elsewhere = false // it is queued here when it is promised
 		}

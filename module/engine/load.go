@@ -50,6 +50,7 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 		return 0
 	}
 	if !t.Same {
+		n.dropBodies()
 		n.ownBefore, n.lossAt = n.store.Locks().Floor, 0
 		if !t.Exact {
 			n.ownBefore, n.lossAt = 0, n.now
@@ -302,6 +303,9 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return
+	}
+	if !s.Same {
+		n.noteBody(j)
 	}
 	// The nodes' file may be older than the data: a holder that it doesn't name is asked, too, if it comes.
 	elsewhere := (!s.Same || n.now < n.askedUntil) && j.Holders() > 0

@@ -274,6 +274,8 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.WillQueue:
 		if j.State != store.StateQueued && j.Parts != 0 && moves(j) > 0 { // otherwise it is told together with Queued
 			n.sendWhere(p, j)
+		} else {
+			n.doubtsBody(p, j)
 		}
 		n.onWillQueue(p, j, m)
 	case wire.MovedTo:
@@ -281,10 +283,12 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 	case wire.Whereabouts:
 		n.onWhereabouts(p, j, m)
 	case wire.Queued:
+		n.doubtsBody(p, j)
 		n.onQueued(p, j, m)
 	case wire.Working:
 		n.onWorking(p, j, m)
 	case wire.PutOff:
+		n.doubtsBody(p, j)
 		n.onPutOff(p, j, m)
 	case wire.Cancel:
 		n.onCancel(p, j, m)

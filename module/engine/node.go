@@ -251,6 +251,7 @@ type Node struct {
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
+	bodies     []store.ID // loaded jobs whose bodies replace others, see noteBody
 	copyWaits  copyWaits
 	repairing  repairing
 	alike      alike
@@ -291,9 +292,9 @@ type Node struct {
 
 // New makes an empty node.
 func New(c Config) *Node {
-	memory := newReclaimer(c.Alloc)
+	memory, seed := newReclaimer(c.Alloc), c.Random.Uint64()
 	n := &Node{
-		store:  store.New(memory, c.Random.Uint64(), c.Now),
+		store:  store.New(memory, seed, c.Now),
 		memory: memory,
 		keys:   c.Keys,
 		random: c.Random,
@@ -312,6 +313,8 @@ func New(c Config) *Node {
 	if n.policies = c.Policies; n.policies == nil {
 		n.policies = &Policies{Generation: 1}
 	}
+	n.questions.last = firstQuestion(seed)
+	n.jobWaits.round = n.questions.last
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}
 	if c.Monotonic != nil {
@@ -397,6 +400,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 	}
 	n.endFlushes()
 	n.endMoves()
+	n.dropBodies()
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
 	n.holding = 0
 	n.store.DropEdges()

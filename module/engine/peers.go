@@ -11,21 +11,24 @@ import (
 type Peer struct {
 	membership.Peer
 
-	acks    acks
-	copies  telling    // of this node's copies, where it was promoted
-	untold  int        // how many releases, from the first on, it may have missed
-	missed  int        // likewise ADDJOBs that wait for copies,
-	added   uint64     // up to this number
-	given   []given    // jobs that were handed over to it lately
-	copied  []given    // jobs of which it sent this node a copy lately
-	doubted []store.ID // jobs that were in given or copied, and may be in no queue
-	choked  int64      // monotonic: until then it takes too little to be given jobs
-	past    passing    // see behind
-	entries inStep
-	downAt  int64                            // monotonic: when its connection ended, or when it became known
-	met     uint64                           // the number of its last connection, see askMet
-	missing bool                             // it is away for so long that its copies are made again
-	bodies  table.Roster[store.ID, struct{}] // jobs whose new bodies it may have missed
+	acks     acks
+	copies   telling    // of this node's copies, where it was promoted
+	untold   int        // how many releases, from the first on, it may have missed
+	missed   int        // likewise ADDJOBs that wait for copies,
+	added    uint64     // up to this number
+	given    []given    // jobs that were handed over to it lately
+	copied   []given    // jobs of which it sent this node a copy lately
+	doubted  []store.ID // jobs that were in given or copied, and may be in no queue
+	choked   int64      // monotonic: until then it takes too little to be given jobs
+	past     passing    // see behind
+	entries  inStep
+	downAt   int64                            // monotonic: when its connection ended, or when it became known
+	met      uint64                           // the number of its last connection, see askMet
+	missing  bool                             // it is away for so long that its copies are made again
+	bodies   table.Roster[store.ID, struct{}] // jobs whose new bodies it may have missed,
+	again    int64                            // monotonic: when those are told again
+	says     store.ID                         // the job of which it has told last which version of the body it has
+	versions int                              // how many of Node.bodies it was told
 }
 
 // members are the other nodes.
@@ -57,6 +60,7 @@ type Features struct {
 	Limits   bool // keys that several jobs may have at a time
 	Delays   bool // questions for delayed jobs: AskDelayed
 	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
+	Bodies   bool // versions of bodies
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

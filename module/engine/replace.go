@@ -237,8 +237,8 @@ func (n *Node) replaceable(j *store.Job, c *change) bool {
 // body, for ms at most; nil: there are none. The job may move.
 func (n *Node) replace(j *store.Job, c *change, ms int64) *question {
 	n.Stats.Replaced++
+	j = n.debounce(j, c) // first: with its PutOff the holders hear of the version that they have
 	j, _ = n.setBody(j, c.body)
-	j = n.debounce(j, c)
 	var to []*Peer
 	heirs := n.mayHaveHeir(j)
 	for _, p := range n.mesh.All() {
@@ -271,10 +271,11 @@ const (
 	maxUntold   = 10_000  // jobs that are noted for a node that missed their new bodies
 	untoldSlice = 100     // of them that a tick tells
 	untoldBytes = 1 << 20 // or so many bytes of bodies
+	untoldAgain = 5_000   // ms, after which a node that stayed connected is told again
 )
 
 // sendBody sends a job with its new body to nodes, and asks those that understand that to say when they have it, see [Node.replace]. It notes those
-// that can't be told, or don't say so in time: they are told when they are back ([Node.resumeBodies]).
+// that can't be told, or don't say so in time: they are told later ([Node.resumeBodies]).
 func (n *Node) sendBody(j *store.Job, to []*Peer, ms int64) (q *question) {
 	var asked []*Peer
 	m := n.copyOf(j, wire.ReplJob)
@@ -321,17 +322,22 @@ func (n *Node) missesBody(p *Peer, id store.ID) {
 	}
 }
 
-// resumeBodies goes on telling nodes that are back of the bodies that they missed. Only the node where a job waits still does so: elsewhere the
-// body may be newer.
+// resumeBodies goes on telling nodes that are back, or have stayed connected, of the bodies that they missed. If the body has no version, only
+// the node where the job waits still does so: elsewhere the body may be newer.
 func (n *Node) resumeBodies() {
 	for _, p := range n.mesh.All() {
+		n.tellVersions(p)
+		if p.Connected && p.bodies.Len() > 0 && p.bodies.Left() == 0 && n.monotonic() >= p.again {
+			p.bodies.Begin()
+			p.again = n.monotonic() + untoldAgain
+		}
 		for i, bytes := 0, 0; p.Connected && p.bodies.Left() > 0; i++ {
 			if i == untoldSlice || bytes >= untoldBytes {
 				n.hurryTick()
 				break
 			}
 			p.bodies.Pass(1, func(id store.ID, _ *struct{}) bool {
-				if j := n.store.Lookup(&id); j != nil && j.HeldBy(uint64(p.Node)) && n.replaceable(j, &change{body: j.Body()}) {
+				if j := n.store.Lookup(&id); j != nil && j.HeldBy(uint64(p.Node)) && (bodyVersion(j) != (version{}) || n.replaceable(j, &change{body: j.Body()})) {
 					bytes += len(j.Body())
 					n.sendBody(j, []*Peer{p}, silentMS)
 				}
@@ -396,7 +402,7 @@ func (n *Node) doBehindAdd(p *Peer, m *wire.Message) {
 func (n *Node) onNewCopy(p *Peer, m *wire.Message) {
 	did, id := wire.Message{Kind: wire.Did, Span: m.Span}, store.ID(m.ID)
 	m.Kind, m.Flags, m.Span = wire.ReplJob, wire.NoReply|wire.NewBody, int64(min(m.Round, MaxUnix))
-	if j := n.store.Lookup(&id); j != nil && j.State == store.StateActive && !n.dummy(j) && j.Flags&store.FlagQueuedOnce != 0 && j.Delay != m.Job.Delay {
+	if j := n.store.Lookup(&id); j != nil && j.State == store.StateActive && !n.dummy(j) && !bodyVersion(j).after(versionOf(m.Job.Extras)) && j.Flags&store.FlagQueuedOnce != 0 && j.Delay != m.Job.Delay {
 		j.Delay = m.Job.Delay
 		j, _ = n.setExtra(j, store.TagAt, store.FindExtra(m.Job.Extras, store.TagAt))
 		n.logAnew(j)

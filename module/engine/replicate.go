@@ -359,6 +359,7 @@ func (n *Node) resume(p *Peer) {
 	}
 	n.askMet(p)
 	p.bodies.Begin()
+	p.says = store.ID{}
 }
 
 // telling is a walk through all jobs for one node.
@@ -704,9 +705,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 		if m.Flags == 0 && (j.State == store.StateQueued || j.Flags&store.FlagDelivered != 0 && j.QTime > n.now) {
 			n.send(p, n.queued(j, 0)) // so that the sender doesn't queue the job when it is promised
 		}
-		if m.Flags&wire.NewBody != 0 {
-			j = n.onNewBody(j, m.Job.Body)
-		}
+		j = n.learnBody(p, j, m, m.Flags&wire.NewBody != 0)
 		if m.Flags&wire.NewQueue != 0 {
 			was := moves(j)
 			n.onNewQueue(p, j, m)

@@ -52,6 +52,8 @@ type world struct {
 	limits engine.Limits  // of all queues
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
+
+	questions map[string][]int64 // see question
 }
 
 // actor is a node, and what it has on disk beside the locks.
@@ -162,7 +164,7 @@ func (w *world) mesh() {
 	w.Arg("concurrency", &w.limits.AtOnce)
 	w.Arg("rate", &w.limits.Count)
 	w.Arg("seconds", &w.limits.Seconds)
-	w.batch, w.former = map[string]*engine.Batch{}, nil
+	w.batch, w.former, w.questions = map[string]*engine.Batch{}, nil, map[string][]int64{}
 	for _, arg := range w.D.CmdArgs {
 		if arg.Key == "former" {
 			w.former = arg.Vals
@@ -217,7 +219,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
 	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true, Names: !former(other.Name), Delays: !former(other.Name),
-		Results: !former(other.Name), Replaces: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
+		Results: !former(other.Name), Replaces: !former(other.Name), Bodies: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -466,6 +468,19 @@ var flagNames = []struct {
 	{wire.PutOff, wire.GotKey, "got-key"},
 }
 
+// question counts the questions of a node's process from 1, by their numbers, which begin anywhere.
+func (w *world) question(asker *locktest.Actor, number int64) int64 {
+	const most = 1000 // questions of a process
+	bases := w.questions[asker.Name]
+	at := slices.IndexFunc(bases, func(base int64) bool { return number > base && number <= base+most })
+	if at < 0 {
+		at = len(bases)
+		bases = append(bases, number-1)
+		w.questions[asker.Name] = bases
+	}
+	return number - bases[at]
+}
+
 // text shows what a message about jobs says.
 func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
@@ -557,6 +572,12 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	if m.Kind == wire.Refused {
 		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type", " deleted"}[m.Count]
 	}
+	switch m.Kind {
+	case wire.AskCopies, wire.AskFlush, wire.AskMove:
+		m.Span = w.question(l.From, m.Span)
+	case wire.Copies, wire.Flushed, wire.MovedJobs:
+		m.Span = w.question(l.To, m.Span)
+	}
 	if m.Span > 0 {
 		text += fmt.Sprintf(" in %v", time.Duration(m.Span)*time.Millisecond)
 	}
@@ -628,6 +649,9 @@ func wordsText(extras []byte) (text string) {
 	}
 	if e := store.FindExtra(extras, store.TagLease); e != nil {
 		text += fmt.Sprintf(" lease=%d", binary.LittleEndian.Uint32(e))
+	}
+	if e := store.FindExtra(extras, store.TagBody); e != nil {
+		text += fmt.Sprintf(" body=%d", binary.LittleEndian.Uint32(e))
 	}
 	return text
 }

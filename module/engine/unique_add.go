@@ -307,21 +307,6 @@ func keyTag(j *store.Job) store.Tag {
 	return 0
 }
 
-// onNewBody replaces a job's body as another node did.
-func (n *Node) onNewBody(j *store.Job, body []byte) *store.Job {
-	if j.State != store.StateActive && j.State != store.StateQueued || n.dummy(j) || bytes.Equal(j.Body(), body) {
-		return j
-	}
-	j, ok := n.keepKey(j, body)
-	if !ok {
-		return j // nobody replaces such a body
-	}
-	moved := n.store.Rewrite(j, body, j.Extras())
-	n.moved(j, moved)
-	n.logAnew(moved)
-	return moved
-}
-
 // duplicate returns the refusal that names the job that has the key. A nil id means that the client may not
 // know that job.
 func duplicate(id *store.ID, key []byte) error {

@@ -69,6 +69,8 @@ const (
 	TagCancel Tag = 22
 	// TagName: the name that the job's producer has given it (package engine).
 	TagName Tag = 25
+	// TagBody: how often the job's body was replaced, and where it was last (package engine).
+	TagBody Tag = 28
 )
 
 // The lengths of a TagEnd: of a job that hasn't ended, and of one that has.

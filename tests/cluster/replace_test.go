@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -209,4 +210,35 @@ func TestReplaceByALargeBody(t *testing.T) {
 		}
 		return same == 2
 	})
+}
+
+// A body that was replaced while a holder was away is the one that the holder delivers when all nodes are back, also if the node with the job
+// was restarted, in order, meanwhile.
+func TestReplacedWhileAway(t *testing.T) {
+	t.Parallel()
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarted %v", restarts), func(t *testing.T) {
+			m := start(t, 3, "appendonly yes", "appendfsync always")
+			id := addUnique(t, m[0], "q", "one", "RETRY", 600, "REPLICATE", 3, "UNIQUE", "until-processed", "KEY", "k")
+			require.Equal(t, "one", body(m[2], id))
+			m[2].Kill()
+			harness.Await(t, 20*time.Second, "the others to miss the node", func() bool {
+				return m[0].Info("jobmesh", "jobmesh_reachable_nodes") == "1" && m[1].Info("jobmesh", "jobmesh_reachable_nodes") == "1"
+			})
+			require.Equal(t, id, addUntilReplaced(t, m[0], "q", "two", "RETRY", 600, "UNIQUE", "until-processed", "KEY", "k", "ONCONFLICT", "replace"))
+			require.Equal(t, "two", body(m[1], id))
+			if restarts {
+				m[0].Stop()
+				m[0].Restart()
+			}
+			m[2].Restart()
+			m.await(t, 3)
+			v := m[2].Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+			require.Len(t, v.Elems, 1, "%v", v)
+			require.Equal(t, []string{"q", id, "two"}, v.Elems[0].Strings())
+			for _, s := range m { // the copies, too
+				harness.Await(t, 20*time.Second, "the body to be everywhere", func() bool { return body(s, id) == "two" })
+			}
+		})
+	}
 }

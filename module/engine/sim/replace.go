@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"jobmesh/module/engine"
@@ -15,12 +16,14 @@ import (
 //   - it isn't older than one that was replaced while the mesh was whole: if its ADDJOB was answered by the job's ID, then no other ADDJOB that
 //     was answered by that ID before the delivery began after this answer, at a time when all nodes were connected to each other, and
 //     stayed so. (A node that is away has an older body, and may deliver that.)
+//   - when all has healed for a while, no other node has a later body of the job;
 //   - while the mesh was whole from the delivery on, no body is replaced while a client has the job: it ends the job, and the body would never
 //     be delivered. A job that was given back to two nodes at a time is left out: two clients may have it, and one of them gives it back.
 //
 // That one job of a key waits at most is a rule for all unique jobs.
 
 const (
+	bodiesSecs = 2   // after all has healed, until no node delivers a body that another knows to be replaced
 	lateBodies = 60  // for so many seconds clients add jobs when all has healed, after a quarter of that
 	jitterMS   = 500 // by which a job may come back before its retry time is over
 )
@@ -68,6 +71,14 @@ func (s *Sim) bodyGiven(n *node, j *job, sj *store.Job) {
 		return
 	}
 	j.unique.hands = s.whole() && !j.unique.twice
+	if s.Former == 0 && s.healed && s.now > s.healedAt+bodiesSecs*1000 && s.whole() {
+		for _, o := range s.nodes {
+			if oj := o.e.Job(&j.id); oj != nil && oj.State != store.StateAcked && bodyChanges(oj) > bodyChanges(sj) {
+				s.fail("node %d delivers %s with the body %q, but node %d has %q%s", n.i, j.id, sj.Body(), o.i, oj.Body(), s.placement(j))
+				return
+			}
+		}
+	}
 	b := s.uniques.bodies[string(sj.Body())]
 	switch {
 	case b == nil || b.wait != j.unique.wait:
@@ -86,4 +97,12 @@ func (s *Sim) bodyGiven(n *node, j *job, sj *store.Job) {
 			return
 		}
 	}
+}
+
+// bodyChanges is how often a job's body was replaced, as its copy says.
+func bodyChanges(j *store.Job) uint32 {
+	if e := j.Extra(store.TagBody); len(e) >= 4 {
+		return binary.LittleEndian.Uint32(e)
+	}
+	return 0
 }

@@ -677,7 +677,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Names: true, Delays: other.i >= n.s.Former, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Names: true, Delays: other.i >= n.s.Former, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former, Bodies: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.
