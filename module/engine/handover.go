@@ -469,6 +469,8 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 		n.unexport(j)
 	case wire.SetEnd:
 		n.ackUnsent(p, j)
+	case wire.Cancel:
+		n.tellWishes()
 	case wire.ReplJob:
 		if ad := n.pendingAddOf(&id); ad != nil && j.HeldBy(uint64(p.Node)) {
 			ad.unsent = append(ad.unsent, p.Node)

@@ -358,6 +358,7 @@ func (n *Node) resume(p *Peer) {
 	}
 	n.askMet(p)
 	p.bodies.Begin()
+	n.tellWishes()
 }
 
 // telling is a walk through all jobs for one node.
