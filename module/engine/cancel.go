@@ -73,13 +73,18 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 	}
 	n.Stats.SoftCancelled++
 	n.wishes(j)
+	n.tellWish(j)
+	return 1
+}
+
+// tellWish tells the nodes that may have a job of the wish to cancel it.
+func (n *Node) tellWish(j *store.Job) {
 	m := n.cancelOf(j)
 	if isOffered(j) || j.Uncertain() {
 		n.tellAll(m)
 	} else {
 		n.tell(j, m)
 	}
-	return 1
 }
 
 // cancelAway is CancelSoftly for a job in a queue that lies in another database. If somebody may work on it, its wish is obeyed when the queue is
@@ -134,8 +139,78 @@ func (n *Node) nobodyWorksOn(j *store.Job) bool {
 // wishes logs a wish, and tells those that wait for the job.
 func (n *Node) wishes(j *store.Job) {
 	n.log(LogState, j)
+	n.noteWish(j)
 	w, _ := CancelOf(j)
 	n.noteEnd(j.ID, OutcomeCancelled, w.Reason, len(w.Reason) > 0)
+}
+
+// wished are the jobs here of which it is wished that they are cancelled. Their other holders are told again whenever a node is connected, for it may have
+// missed the wish, and the worker may be there; and when the bus didn't accept a Cancel.
+type wished struct {
+	table.Roster[store.ID, struct{}]
+	tells bool  // the pass that is under way tells. Any pass forgets the jobs that have ended
+	sweep int64 // unix ms: the next pass that doesn't tell
+}
+
+const (
+	wishedMost = 10_000 // jobs whose holders are told again; of others a holder hears when it speaks of the job ([Node.answerWish])
+	wishSlice  = 50     // of them that a tick looks at; each may be told to all nodes
+)
+
+func (n *Node) noteWish(j *store.Job) {
+	if n.wished.Len() < wishedMost {
+		n.wished.Put(j.ID, struct{}{})
+	}
+}
+
+// tellWishes begins to tell the wishes again.
+func (n *Node) tellWishes() {
+	if n.wished.Len() > 0 {
+		n.wished.tells = true
+		n.wished.Begin()
+		n.hurryTick()
+	}
+}
+
+// tickWishes goes on with that, when no node is choked.
+func (n *Node) tickWishes() {
+	w := &n.wished
+	if w.Len() > 0 && w.Left() == 0 && n.now >= w.sweep {
+		w.sweep, w.tells = n.now+tombstoneMS, false
+		w.Begin()
+	}
+	if w.Left() == 0 {
+		return
+	}
+	for _, p := range n.mesh.All() {
+		if wait := p.choked - n.monotonic(); w.tells && p.Connected && wait > 0 {
+			n.wake = min(n.wake, n.now+wait)
+			return
+		}
+	}
+	if w.Pass(wishSlice, func(id store.ID, _ *struct{}) bool {
+		j := n.store.Lookup(&id)
+		if j == nil || !isAskedToStop(j) {
+			return false
+		}
+		if w.tells {
+			n.tellWish(j)
+		}
+		return true
+	}) {
+		n.hurryTick()
+	}
+}
+
+// answerWish tells a node of the wish to cancel a job, if it says of the job what a node says that doesn't know of the wish: that it queues the job, puts it
+// off, or that a client goes on with it. It may have missed the wish.
+func (n *Node) answerWish(p *Peer, j *store.Job, kind wire.Kind) {
+	switch kind {
+	case wire.WillQueue, wire.Queued, wire.Working, wire.PutOff:
+		if isAskedToStop(j) {
+			n.send(p, n.cancelOf(j))
+		}
+	}
 }
 
 // cancelOf makes the message that tells the wish to cancel a job.

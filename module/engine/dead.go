@@ -158,6 +158,12 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	switch {
 	case !p.ExpiredDies || p.buriesNone():
 		return false
+	case isAskedToStop(j): // it was to be cancelled when it comes back, so nobody is to find it among the dead
+		if !n.isNextToQueue(j) {
+			return false
+		}
+		n.stop(j)
+		return true
 	case n.isNextToQueue(j):
 		n.giveUp(j, WhyExpired, nil)
 		return true

@@ -74,7 +74,7 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 		u.GiveRunBack()
 		n.log(LogState, j)
 	}
-	if isAskedToStop(j) && j.Place == store.InWorking {
+	if isAskedToStop(j) && (j.Place == store.InWorking || comesBack(j)) {
 		n.stop(j)
 		return true
 	}

@@ -287,11 +287,7 @@ func (n *Node) unoffer(j *store.Job) {
 	j = n.dropOffer(j)
 	becomeUnoffered(j)
 	n.Stats.Exported--
-	j.Queue.JobsOut--
-	j.Queue.JobsIn--
-	n.push(j)
-	n.log(LogState, j)
-	n.serve(j.Queue)
+	n.pushAgain(j, false)
 }
 
 // onOffer takes an at-most-once job, once.
@@ -473,6 +469,8 @@ func (n *Node) Unsent(to wire.NodeID, kind wire.Kind, job *wire.JobID) {
 		n.unexport(j)
 	case wire.SetEnd:
 		n.ackUnsent(p, j)
+	case wire.Cancel:
+		n.tellWishes()
 	case wire.ReplJob:
 		if ad := n.pendingAddOf(&id); ad != nil && j.HeldBy(uint64(p.Node)) {
 			ad.unsent = append(ad.unsent, p.Node)
@@ -487,13 +485,9 @@ func (n *Node) unexport(j *store.Job) {
 		return
 	}
 	n.Stats.Exported--
-	j.Queue.JobsOut--
-	j.Queue.JobsIn--
 	clearDelivered(j)
 	clearAnnounced(j)
-	n.push(j)
-	n.log(LogState, j)
-	n.serve(j.Queue)
+	n.pushAgain(j, false)
 }
 
 // takes says whether a job may be handed over to a node, or with nil to some node.

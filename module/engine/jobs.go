@@ -218,17 +218,26 @@ func (n *Node) Undeliver(d Delivery) {
 	n.endOutlast(j)
 	n.freeSlot(j)
 	clearDelivered(j)
-	j.Queue.JobsOut--
-	j.Queue.JobsIn--
 	if n.limit(j) > 0 {
 		j = n.countTry(j, -1, 0)
 	}
 	n.retake(j, false)
-	told := leaseOf(j) > 0
+	n.pushAgain(j, leaseOf(j) > 0) // with a lease the others leave their copies alone for it
+}
+
+// pushAgain puts a job back into its queue that has left it, though no client or node has got it: that it came in isn't counted again. tells says whether the
+// other holders hear it. A job of which that is wished is cancelled instead (cancel_soft_refused, cancel_soft_undeliver).
+func (n *Node) pushAgain(j *store.Job, tells bool) {
+	j.Queue.JobsOut--
+	if isAskedToStop(j) {
+		n.stop(j)
+		return
+	}
+	j.Queue.JobsIn--
 	n.push(j)
 	n.log(LogState, j)
-	if told {
-		n.tellQueued(j, 0) // the others leave their copies alone for the lease
+	if tells {
+		n.tellQueued(j, 0)
 	}
 	n.serve(j.Queue)
 }

@@ -287,6 +287,9 @@ func (n *Node) withinTerms(j *store.Job) {
 }
 
 func (n *Node) settle(j *store.Job, s *settling) {
+	if isAskedToStop(j) {
+		n.noteWish(j)
+	}
 	if s.restored {
 		n.sawCTime(j.CTime)
 	} else {

@@ -258,6 +258,7 @@ func (n *Node) onJob(p *Peer, m *wire.Message) {
 			return
 		}
 	}
+	n.answerWish(p, j, m.Kind)
 	switch m.Kind {
 	case wire.GotJob:
 		n.onGotJob(p, j)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"slices"
@@ -16,7 +17,7 @@ import (
 // ADDJOB of the name, here or at another node, may have answered its ID meanwhile. In a mesh the node asks all others first (AskName), as if it
 // was about to queue a copy that has been idle: a node that knows the job objects to that, or says how the job has ended. The job is queued
 // when all have answered that they don't know it, or after askNameMS. A node that knows it answers so: then this job is a copy of that
-// one, and is left to that node. If two nodes add the name at once, the rules for two nodes that announce one job choose between them.
+// one, and is left to that node. If two nodes add the name at once, their IDs choose between them, as if both had the job in a queue.
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
 
@@ -115,7 +116,7 @@ func (n *Node) remembers(id *store.ID) bool {
 
 // enlistNamed asks the other nodes about a new job with a name, sends its copies, and queues it, or lets it wait for the answers.
 func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
-	asks := n.askName(&j.ID) // first, so that no node answers that it knows the copy which it is sent
+	asks := n.askName(j) // first, so that no node answers that it knows the copy which it is sent
 	if elsewhere > 0 {
 		j = n.place(j, elsewhere, wire.NoReply) // the copies aren't promised
 	}
@@ -161,10 +162,11 @@ func (n *Node) nameEnds(id *store.ID) {
 	}
 }
 
-// askName asks all nodes whether they know a job. It returns false if there is none to ask.
-func (n *Node) askName(id *store.ID) bool {
-	ask := &nameAsk{id: *id, until: n.now + askNameMS}
-	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: *id}}
+// askName asks all nodes whether they know a new job. It returns false if there is none to ask. A job with a longer delay can wait longer for answers:
+// as long as the question is open, this node knows that another one that asks adds the job at the same moment.
+func (n *Node) askName(j *store.Job) bool {
+	ask := &nameAsk{id: j.ID, until: n.now + min(max(askNameMS, delayFrom(j, n.now)), freshNameMS)}
+	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: j.ID}}
 	for _, p := range n.mesh.All() {
 		if p.Connected && n.mesh.features[p.ID].Names {
 			ask.asked = append(ask.asked, p)
@@ -178,8 +180,9 @@ func (n *Node) askName(id *store.ID) bool {
 	if a.open == nil {
 		a.open = map[store.ID]*nameAsk{}
 	}
-	a.open[*id] = ask
-	a.line = append(a.line, ask)
+	a.open[j.ID] = ask
+	at, _ := slices.BinarySearchFunc(a.line, ask.until, func(o *nameAsk, until int64) int { return cmp.Compare(o.until, until+1) })
+	a.line = slices.Insert(a.line, at, ask)
 	n.wake = min(n.wake, ask.until)
 	return true
 }
@@ -209,8 +212,15 @@ func waitsForName(j *store.Job) bool {
 		j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) == 0
 }
 
+// addsNow says whether this node has just added a job with a name, and doesn't know yet whether others know it.
+func (n *Node) addsNow(j *store.Job) bool { return waitsForName(j) && n.nameAsks.open[j.ID] != nil }
+
 // onAskName answers whether this node knows a job. If it does, it also says what it would say to a WillQueue: so the sender learns how the
 // job stands, or how it has ended, and this node learns that the sender has a copy.
+//
+// One of the two nodes goes on with the job. If both left it to the other, it would come when the retry time after its delay is over. So this node
+// gives way only where it answers that it doesn't know the job: if both add it, and the sender's ID is the one that is chosen. Leaving nodes
+// are no exception: two nodes may not agree at that moment on which of them is leaving.
 func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	id := store.ID(m.ID)
 	answer := &wire.Message{Kind: wire.Named, ID: id, Flags: wire.Known}
@@ -223,19 +233,16 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 	default:
-		switch {
-		case n.nameAsks.open[id] != nil && waitsForName(j): // both add the job at this moment
-			if n.leavesTo(p, j) { // and nothing is objected, also where the job is delayed: else each of the two would leave it to the other
-				answer.Flags = 0
-				span := max(delayFrom(j, n.now), store.AnnounceMS)
-				n.leaveJob(n.meet(p, j), span)
-				n.send(p, answer)
-				return
-			}
-		case n.isFresh(j): // another node adds it at this moment, and answers for itself
+		switch adding := n.addsNow(j); {
+		case adding && theirs(&n.self, &p.ID, &id): // both add the job at this moment, and the sender queues it: it hears no objection (names_cross, names_cross_delayed)
 			answer.Flags = 0
+			n.leaveJob(n.meet(p, j), max(delayFrom(j, n.now), store.AnnounceMS))
+		default:
+			if !adding && n.isFresh(j) { // another node adds it at this moment, and answers for itself
+				answer.Flags = 0
+			}
+			n.onWillQueue(p, j, m)
 		}
-		n.onWillQueue(p, j, m)
 	}
 	n.send(p, answer)
 }

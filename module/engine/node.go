@@ -173,6 +173,7 @@ type Node struct {
 	hasViews    bool // whether a job's outcome may be kept as this node alone has found it
 	jobWaits    jobWaits
 	stopped     stopped
+	wished      wished
 	mostBody    int // bytes of a body and its queue's name that can be sent to another node
 	pendingAdds map[store.ID]*pendingAdd
 	waiting     []*pendingAdd                // the values of pendingAdds

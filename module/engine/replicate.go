@@ -360,6 +360,7 @@ func (n *Node) resume(p *Peer) {
 	n.askMet(p)
 	p.bodies.Begin()
 	p.says = store.ID{}
+	n.tellWishes()
 }
 
 // telling is a walk through all jobs for one node.

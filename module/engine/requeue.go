@@ -138,8 +138,10 @@ func (n *Node) turnOf(j *store.Job, handed bool) turn {
 	return distant
 }
 
-// onWillQueue objects if the sender must not queue the job now.
+// onWillQueue objects if the sender must not queue the job now. The message may also be an AskName: its sender has just added the job, and may be
+// to queue it after a long delay, see [Node.onAskName]. So this node keeps its turn, and its times.
 func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
+	asks := m.Kind == wire.AskName
 	j = n.onQueuedElsewhere(n.meet(p, j))
 	switch n.standing(j) {
 	case pending: // object: this node queues the job when it is promised (added_let_go)
@@ -147,6 +149,11 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	case queued: // say so, to all (requeue)
 		n.tellQueued(j, 0)
+		return
+	}
+	if !asks && n.addsNow(j) {
+		// Give way: the sender has had the job for longer than this node, and will say so (names_announced).
+		n.leaveJob(j, max(delayFrom(j, n.now), store.AnnounceMS))
 		return
 	}
 	if taker(j) == 0 && nackedElsewhere(j, m) {
@@ -164,7 +171,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 		n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 	case announced, announcedEarly:
 		switch {
-		case n.leavesTo(p, j): // give way: only one of two nodes may queue the job (willqueue_crossing)
+		case !asks && n.leavesTo(p, j): // give way: only one of two nodes may queue the job (willqueue_crossing)
 			n.leaveJob(j, store.AnnounceMS)
 		case t == announced: // object: the sender may have asked before it heard that this node is about to queue the job (objection_late)
 			n.object(p, j)
@@ -173,6 +180,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 		n.object(p, j)
 	default:
 		switch {
+		case asks: // ignore: the sender leaves the job to this node's copy, or to the node that adds it, too
 		case p.Leaving && !n.leaving && m.Flags&wire.WasQueued == 0 && n.mayQueueInstead(j):
 			// Announce it instead: the sender may be ended before it has queued the job (leaving_retry).
 			n.setQTime(j, n.now+store.AnnounceMS)

@@ -95,6 +95,9 @@ func becomeUnoffered(j *store.Job) { j.Flags &^= store.FlagOffered | store.FlagD
 // becomeQueued follows a job into its queue, or its per-key queue: it isn't delivered, and its next queueing counts.
 func becomeQueued(j *store.Job) {
 	from(j, store.StateQueued)
+	if checked && isAskedToStop(j) {
+		panic(fmt.Sprintf("job %v is queued, though it is to be cancelled when it comes back", j.ID))
+	}
 	j.Flags = j.Flags&^store.FlagDelivered | store.FlagQueuedOnce
 }
 

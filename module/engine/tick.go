@@ -92,6 +92,7 @@ func (n *Node) Tick() int64 {
 	n.tickCopyWaits()
 	n.tickJobWaits()
 	n.tickStopped()
+	n.tickWishes()
 	n.tickRepair()
 	n.tickEntries()
 	n.tickPauses()

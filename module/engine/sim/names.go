@@ -9,9 +9,12 @@ import (
 
 // Some jobs have names, and are added at several nodes, at one moment or one after the other. Each ADDJOB of a name must answer the same ID. A job is
 // promised when an ADDJOB has answered, and its copies are there: then it must not be lost, whichever of them made it. Where nothing goes wrong
-// (Swift), it is queued at once, and by one node.
+// (Swift), it is queued when its delay is over, and by one node.
 
-const namedAgainMS = 4000 // within which a name is added again
+const (
+	namedAgainMS = 4000 // within which a name is added again
+	namedAskMS   = 500  // within which the other nodes answer whether they know it
+)
 
 // addNamed adds a job with a name at some nodes.
 func (s *Sim) addNamed() {
@@ -52,6 +55,11 @@ func (s *Sim) sayName(a engine.Add) {
 			j = &job{id: id, named: true, queue: int(a.Queue[1] - '0'), copies: a.Replicate, delayed: a.Delay > 0, notBefore: s.now + a.Delay*1000}
 			s.jobs[id] = j
 			s.order = append(s.order, j)
+			if s.Swift {
+				s.at(a.Delay*1000+namedAskMS, func() {
+					s.unqueued(j, "due", func() bool { return !j.done && j.delivered == 0 && s.queued(j) == 0 })
+				})
+			}
 		}
 		s.trace("node %d: ADDJOB NAME %q: %s", n.i, a.Name, id)
 		if a.Async || a.Replicate == 1 {

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 var histories = map[string]Config{
 	"calm":       {PerTenSeconds: 75, Nodes: 3, Jobs: 200, Seconds: 60, AckShare: 1, Once: 0.2, Swift: true, MostExtra: 0.02, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
 	"names calm": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Named: 1, Seconds: 60, AckShare: 1, Async: 0.1, Swift: true, MostExtra: 0.001, Faults: Faults{MinDelay: 1, MaxDelay: 5}},
+	"names delayed": {PerTenSeconds: 100, Nodes: 4, Jobs: 200, Named: 1, DelaySecs: 4, Seconds: 60, AckShare: 1, Replicate: 2, Swift: true, Faults: Faults{
+		MinDelay: 1, MaxDelay: 5, Leaving: 300,
+	}},
 	"names": {PerTenSeconds: 400, Nodes: 5, Jobs: 150, Named: 0.7, Seconds: 180, AckShare: 0.8, Async: 0.1, Wiped: 1, Replicate: 3, Faults: Faults{
 		MinDelay: 1, MaxDelay: 100, Crashes: 60, Wipes: 20, Resets: 60, Pauses: 20, Leaving: 20, Pressure: 20, PauseQueue: 20, Loss: 0.01, Duplicate: 0.01, Reorder: true, Skew: 500,
 	}},
