@@ -48,12 +48,12 @@ func (m *module) readUsers() {
 	}
 }
 
-// limited says whether a line of ACL LIST describes a user who is on and may not use all
-// keys. Keys in parentheses don't count: they apply to some commands only.
+// limited says whether a line of ACL LIST describes a user who may not use all keys. A user
+// who is off counts: its clients stay logged in. Keys in parentheses don't count: they apply
+// to some commands only.
 func limited(line string) bool {
 	rules, _, _ := strings.Cut(line, "(")
-	words := strings.Fields(rules)
-	return slices.Contains(words, "on") && !slices.Contains(words, "~*")
+	return !slices.Contains(strings.Fields(rules), "~*")
 }
 
 // mayUseJobs refuses IDs of jobs in queues that the client's user may not use. It accepts

@@ -55,6 +55,23 @@ func TestACLBindsIDs(t *testing.T) {
 	assert.True(t, v.Err("NOPERM "), "in a script: %v", v)
 }
 
+// A user that is off has the limits it had: who was logged in stays so.
+func TestACLBindsUsersThatAreOff(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	require.Equal(t, "OK", c.Do("ACL", "SETUSER", "u", "on", ">p", "resetkeys", "~a*", "+@all").Str)
+	u := s.Dial()
+	require.Equal(t, "OK", u.Do("AUTH", "u", "p").Str)
+	require.Equal(t, "OK", c.Do("ACL", "SETUSER", "u", "off").Str)
+	require.Equal(t, "u", u.Do("ACL", "WHOAMI").Str)
+	secret := c.Do("ADDJOB", "secret", "TOP", 0).Str
+	harness.Await(t, 10*time.Second, "the module knows of limited users", func() bool {
+		return u.Do("SHOW", secret).Err("NOPERM")
+	})
+	assert.True(t, u.Do("ACKJOB", secret).Err("NOPERM"))
+}
+
 // RELEASEJOB has one QUEUE: the server checks the first one.
 func TestACLBindsRelease(t *testing.T) {
 	t.Parallel()
