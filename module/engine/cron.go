@@ -29,7 +29,7 @@ const (
 	cronMost     = 100_000        // entries
 	missedMost   = 100            // slots that MissedAll makes up for
 	lateSeconds  = 60             // a slot is missed that is later than this, or than the time to the next one
-	planMost     = 200            // slots that one look at an entry goes through; 20 µs each at worst
+	missedYears  = 100            // slots that are missed by more aren't counted: that clock is wrong
 	MaxCronName  = 255            // bytes
 	MaxSlot      = MaxUnix / 1000 // unix seconds, of a slot, and of FROM and UNTIL
 	cronBodyMost = entries.MaxValue - 1024
@@ -224,7 +224,7 @@ func (c *cron) plan(now int64) (slot, look int64) {
 	}
 }
 
-// miss notes which slots are missed, those that are late. However many they are, it doesn't go through all.
+// miss notes which slots are missed, those that are late. However many they are, it doesn't go through all, or longer than missedYears.
 func (c *cron) miss(now int64) {
 	period := int64(lateSeconds) // slots of lines are a minute apart at least
 	if every, yes := c.slots.IsEvery(); yes {
@@ -234,7 +234,7 @@ func (c *cron) miss(now int64) {
 	if c.Until > 0 {
 		late = min(late, c.Until)
 	}
-	after := max(c.cursor, c.From-1)
+	after := max(c.cursor, c.From-1, late-missedYears*366*86400)
 	if next, ok := c.slots.Next(after); !ok || next > late {
 		return
 	}

@@ -34,6 +34,8 @@ import (
 const (
 	cronLeaseMS  = 30_000 // of a slot's lock
 	cronWaitMS   = 2_000  // between looks at a slot that waits for something
+	lookCost     = 2      // of a look at an entry, in a tick's budget
+	slotCost     = 25     // of a slot's step beside its effects: the options are read, and the mark is kept
 	cronTurnMS   = 200    // how long each node leaves a slot to the one before it
 	cronTurns    = 10     // the nodes beyond come with the last
 	cronEarlyMS  = 1_000  // a voter's clock may be so far behind a slot
@@ -203,7 +205,9 @@ func (n *Node) tickCrons() {
 	for budget := tickBudget; len(n.crons.due) > 0 && n.crons.due[0].look <= wall && budget > 0; budget-- {
 		from := len(n.effects)
 		n.lookAtSlots(n.crons.due[0], wall)
-		budget -= n.cost(from)
+		if budget -= lookCost; len(n.effects) > from {
+			budget -= slotCost + n.cost(from)
+		}
 	}
 	n.wakeForCron()
 }

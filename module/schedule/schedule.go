@@ -29,6 +29,7 @@ type Schedule struct {
 	elapsed                       bool   // the hour is * or */n: the slots go by elapsed time through a clock change
 	zone                          *time.Location
 	span                          span // the last one that was looked at
+	spans                         int  // how many were looked at
 }
 
 // Every has a slot each so many seconds (1 to MaxEvery), counted from 1970, plus an offset (0 to every-1).
@@ -163,7 +164,7 @@ func (s *Schedule) Next(after int64) (slot int64, ok bool) {
 	return 0, false
 }
 
-// Count is how many slots are after a time and not after another one, unix seconds. It takes about 10 ns for each day of a line.
+// Count is how many slots are after a time and not after another one, unix seconds. It takes less than 1 µs for each year of a line.
 func (s *Schedule) Count(after, to int64) (n int64) {
 	switch {
 	case after >= to:
@@ -228,7 +229,6 @@ const (
 	dayLong      = 86400
 	secondsAhead = yearsAhead * 366 * dayLong
 	never        = 1 << 60 // beyond all times
-	quarter      = 15 * 60 // clocks aren't set within one
 )
 
 // setSpan makes s.span the one that includes a time.
@@ -236,6 +236,7 @@ func (s *Schedule) setSpan(at int64) {
 	if s.span.begin <= at && at < s.span.end {
 		return
 	}
+	s.spans++
 	t := time.Unix(at, 0).In(s.zone)
 	_, offset := t.Zone()
 	s.span = span{begin: -never, end: never, before: int64(offset), offset: int64(offset)}
@@ -247,8 +248,9 @@ func (s *Schedule) setSpan(at int64) {
 	}
 	switch {
 	case end.IsZero():
-	case end.Unix() <= at: // package time ends each year after 365 days
-		s.span.end = (floorDiv(at, quarter) + 1) * quarter
+	case end.Unix() <= at: // package time ends each year after 365 days; it lets all spans end with the year, in UTC
+		year, _, _ := civil(floorDiv(at, dayLong))
+		s.span.end = daysUntil(year+1, 1) * dayLong
 	default:
 		s.span.end = end.Unix()
 	}
@@ -276,61 +278,88 @@ func (s *Schedule) skips() bool {
 // first is the first time from one on, and before another one, that matches. They are as clocks show them.
 func (s *Schedule) first(from, end int64) (shown int64, ok bool) {
 	from = minuteFrom(from)
-	day := floorDiv(from, dayLong)
+	day, last := floorDiv(from, dayLong), floorDiv(end-1, dayLong)
 	minute := int(from-day*dayLong) / 60
-	for day*dayLong < end {
-		matches, next := s.onDay(day)
-		if matches {
-			if m, found := s.minuteFrom(minute); found {
-				shown = day*dayLong + int64(m)*60
-				return shown, shown < end
-			}
+	for {
+		next, found := s.nextDay(day, last+1)
+		if !found {
+			return 0, false
 		}
-		day, minute = next, 0
+		if next > day {
+			minute = 0
+		}
+		if m, found := s.minuteFrom(minute); found {
+			shown = next*dayLong + int64(m)*60
+			return shown, shown < end
+		}
+		day, minute = next+1, 0
 	}
-	return 0, false
 }
 
 // between counts the times from one on, and before another one, that match.
 func (s *Schedule) between(from, end int64) (n int64) {
 	from, end = minuteFrom(from), minuteFrom(end)
-	for day := floorDiv(from, dayLong); day*dayLong < end; {
-		matches, next := s.onDay(day)
-		if matches {
-			n += s.minutesBefore(min(end-day*dayLong, dayLong)) - s.minutesBefore(max(from-day*dayLong, 0))
-		}
-		day = next
+	if from >= end {
+		return 0
+	}
+	return s.before(end) - s.before(from) + s.days(floorDiv(from, dayLong), floorDiv(end, dayLong))*s.minutesBefore(dayLong)
+}
+
+// before counts the times of a time's day before it that match.
+func (s *Schedule) before(shown int64) int64 {
+	day := floorDiv(shown, dayLong)
+	return s.days(day, day+1) * s.minutesBefore(shown-day*dayLong)
+}
+
+// days counts the days from one on, and before another one, that the slots' days include. Days are counted from 1970.
+func (s *Schedule) days(day, end int64) (n int64) {
+	for m := monthOf(day); m.begin < end; m = m.next() {
+		n += int64(bits.OnesCount64(s.inMonth(&m) & daysFrom(day-m.begin) &^ daysFrom(end-m.begin)))
 	}
 	return n
 }
 
-// onDay says whether the slots' days include one, counted from 1970, and which is the next one that may.
-func (s *Schedule) onDay(day int64) (matches bool, next int64) {
-	year, month, dayOfMonth := civil(day)
-	if s.month&(1<<month) == 0 {
-		if month++; month > 12 {
-			year, month = year+1, 1
-		}
-		return false, daysUntil(year, month)
-	}
-	weekday := (day%7 + 11) % 7 // 1 January 1970 was a Thursday
-	dom, dow := s.dom&(1<<dayOfMonth) != 0, s.dow&(1<<weekday) != 0
-	if s.allDays {
-		return dom && dow, day + 1
-	}
-	return dom || dow, day + 1
-}
-
 // nextDay is the first day from one on, and before another one, that the slots' days include.
 func (s *Schedule) nextDay(day, end int64) (first int64, ok bool) {
-	for day < end {
-		matches, next := s.onDay(day)
-		if matches {
-			return day, true
+	for m := monthOf(day); m.begin < end; m = m.next() {
+		if left := s.inMonth(&m) & daysFrom(day-m.begin); left != 0 {
+			first = m.begin + int64(bits.TrailingZeros64(left))
+			return first, first < end
 		}
-		day = next
 	}
 	return 0, false
+}
+
+// daysFrom has a bit for each day of a month from one on, which may lie before the month, or behind it.
+func daysFrom(day int64) uint64 { return ^uint64(0) << max(day, 0) }
+
+// month is a month, with the days on which it and the next one begin, counted from 1970.
+type month struct{ year, month, begin, end int64 }
+
+func monthOf(day int64) month {
+	year, m, dayOfMonth := civil(day)
+	return month{year, m, day - dayOfMonth + 1, daysUntil(year+m/12, m%12+1)}
+}
+
+func (m *month) next() month {
+	year, after := m.year+m.month/12, m.month%12+1
+	return month{year, after, m.end, daysUntil(year+after/12, after%12+1)}
+}
+
+// inMonth has a bit for each day of a month that the slots' days include; the first day is bit 0. It goes through no days, for
+// very many months may lie between two slots, or be missed at once.
+func (s *Schedule) inMonth(m *month) uint64 {
+	if s.month&(1<<m.month) == 0 {
+		return 0
+	}
+	const weeks = 1 | 1<<7 | 1<<14 | 1<<21 | 1<<28 | 1<<35
+	weekday := (m.begin%7 + 11) % 7 // 1 January 1970 was a Thursday
+	dom, dow := s.dom>>1, s.dow&(1<<7-1)*weeks>>weekday
+	matches := dom | dow
+	if s.allDays {
+		matches = dom & dow
+	}
+	return matches &^ daysFrom(m.end-m.begin)
 }
 
 // minuteFrom is the first minute of a day from one on that matches.

@@ -227,6 +227,57 @@ func slow(loc *time.Location, line string, from, to int64) (all []int64) {
 	return all
 }
 
+// The days of a line, month by month and over many years, against a look at each day. Count and Newest say what Next finds.
+func TestDays(t *testing.T) {
+	for line, matches := range map[string]func(at time.Time) bool{
+		"0 0 31 * *":       func(at time.Time) bool { return at.Day() == 31 },
+		"0 0 29 2 *":       func(at time.Time) bool { return at.Month() == 2 && at.Day() == 29 },
+		"0 0 * * 1-5":      func(at time.Time) bool { return at.Weekday()%6 != 0 },
+		"0 0 * 2,12 sun":   func(at time.Time) bool { return at.Month()%10 == 2 && at.Weekday() == 0 },
+		"0 0 1,30 * fri":   func(at time.Time) bool { return at.Day() == 1 || at.Day() == 30 || at.Weekday() == 5 },
+		"0 0 */10 1-6 sat": func(at time.Time) bool { return at.Month() <= 6 && at.Day()%10 == 1 && at.Weekday() == 6 },
+		"0 0 1 1 *":        func(at time.Time) bool { return at.YearDay() == 1 },
+		"0 0 * * *":        func(time.Time) bool { return true },
+	} {
+		s, err := schedule.Line(line, "")
+		require.NoError(t, err)
+		from, to := moment(t, "1999-12-30 00:00 +0000"), moment(t, "2101-03-02 00:00 +0000")
+		var want []int64
+		for at := from; at <= to; at += 86400 {
+			if matches(time.Unix(at, 0).UTC()) {
+				want = append(want, at)
+			}
+		}
+		require.Equal(t, want, s.Slots(from-1, len(want)), line)
+		for after := 0; after < len(want); after += 1 + len(want)/50 {
+			for _, n := range []int{1, 7, 365, len(want) / 2} {
+				if last := after + n; last < len(want) {
+					assert.Equal(t, int64(n), s.Count(want[after], want[last]), line)
+					assert.Equal(t, int64(n-1), s.Count(want[after], want[last]-1), line)
+					assert.Equal(t, int64(n+1), s.Count(want[after]-1, want[last]), line)
+					newest, _ := s.Newest(want[after], want[last], 3)
+					assert.Equal(t, want[last+1-min(n, 3):last+1], newest, line)
+				}
+			}
+		}
+	}
+}
+
+// A zone's clocks are asked a few times for each year, however far it is, also on the last day of a leap year.
+func TestFarYearsTakeLittle(t *testing.T) {
+	s, err := schedule.Line("0 0 1 1 *", "Europe/Berlin")
+	require.NoError(t, err)
+	at := moment(t, "2026-06-01 00:00 +0200")
+	for range 1000 {
+		at, _ = s.Next(at)
+	}
+	assert.Equal(t, "3026-01-01 00:00 +0100", time.Unix(at, 0).In(location(t, "Europe/Berlin")).Format("2006-01-02 15:04 -0700"))
+	assert.Less(t, schedule.Spans(&s), 4000)
+	before := schedule.Spans(&s)
+	s.Count(moment(t, "2026-06-01 00:00 +0200"), moment(t, "2126-06-01 00:00 +0200"))
+	assert.Less(t, schedule.Spans(&s)-before, 400)
+}
+
 func FuzzLine(f *testing.F) {
 	f.Add("*/5 0-6 * jan-mar mon-7/2", "Europe/Berlin")
 	f.Add("@daily", "")
