@@ -626,6 +626,9 @@ func (m *module) pause(c *rm.Ctx) {
 		return
 	}
 	mask := p.mask
+	if q == nil && p.set && mask != 0 && !c.FromPeer() && !m.hasRoom(c, len(c.Arg(1)), nil) {
+		return // there would be a queue more. One that is there can be paused, for then memory may get free
+	}
 	switch {
 	case p.bcast:
 		mask, err = m.node.PauseEverywhere(c.Arg(1), mask, p.span)

@@ -103,6 +103,7 @@ func (m *module) cancelJob(c *rm.Ctx) {
 		fail(c, err)
 		return
 	}
+	m.watchMemory(ids * len(o.reason))
 	if !m.enterIDs(c, ids) {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"jobmesh/module/engine"
 	"jobmesh/module/store"
 	"jobmesh/module/store/storetest"
+	"jobmesh/module/wire"
 )
 
 // keys is a keyspace that holds nothing but queues.
@@ -364,6 +365,33 @@ func TestWrongTypeIsRefused(t *testing.T) {
 	_, _, err := n.AddJob(&engine.Add{Queue: []byte("s"), Replicate: 1, TTL: 1})
 	assert.EqualError(t, err, "WRONGTYPE taken")
 	assert.Zero(t, n.Jobs())
+}
+
+// Above 95 % of its memory a node forgets ends of jobs that it doesn't know, acknowledged and cancelled, as others come: nobody
+// can fill its memory with them while a node is away. An end that a job here waits for stays.
+func TestEndsOfUnknownJobsMakeRoom(t *testing.T) {
+	n, _, _ := node(1000)
+	n.Mesh().Add(wire.NodeID{9}, "10.0.0.1:1")
+	ids := &store.IDMaker{}
+	end := func(i int) {
+		id := ids.Make(uint64(i), 7, 60, true)
+		if i%2 == 0 {
+			n.CancelFor(&id, []byte("a reason"))
+		} else {
+			n.Finish(&id, nil)
+		}
+		n.Effects()
+	}
+	for i := range 1000 {
+		end(i)
+	}
+	require.EqualValues(t, 1000, n.Jobs())
+	n.SetMemory(0.96)
+	for i := range 5000 {
+		n.SetNow(1000 + int64(i/100))
+		end(1000 + i)
+	}
+	assert.Less(t, n.Jobs(), 1000)
 }
 
 // Above 75 % of its memory a node takes no job. Above 95 %

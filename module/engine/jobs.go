@@ -672,15 +672,33 @@ func (n *Node) HasRoom() error {
 // under a millisecond.
 const evictSteps = 2000
 
-// evictSome walks on where the last pass ended, so that few evictable jobs
-// among many are found all the same.
+// evictForEnd makes room for the end of a job that isn't known here, which no client is refused: for each one
+// that comes two go. A command may have very many IDs, so all together have evictSteps; ticks evict more.
+func (n *Node) evictForEnd() {
+	if n.MemoryLevel() < 2 || n.passive || n.loading {
+		return
+	}
+	if n.endStepsAt != n.now {
+		n.endStepsAt, n.endSteps = n.now, evictSteps
+	}
+	_, n.endSteps = n.evictUpTo(2, n.endSteps)
+}
+
+// evictSome evicts some jobs, if it finds any.
 func (n *Node) evictSome() (evicted int) {
-	for range evictSteps {
+	evicted, _ = n.evictUpTo(16, evictSteps)
+	return evicted
+}
+
+// evictUpTo evicts so many jobs, in so many steps; left is how many it didn't take. It walks on where the last
+// pass ended, so that few evictable jobs among many are found all the same.
+func (n *Node) evictUpTo(most, steps int) (evicted, left int) {
+	for left = steps; left > 0; left-- {
 		n.scratch.jobs = n.scratch.jobs[:0]
 		n.evict = n.store.ScanJobs(n.evict, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
 			if j.State == store.StateAcked || j.State == store.StateActive && j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) == store.FlagDelivered {
-				if n.hasEdges(j) || n.owesDependents(j) {
+				if n.hasEdges(j) && !n.isBareEnd(j) || n.owesDependents(j) {
 					continue // otherwise it might be known nowhere how the job ended
 				}
 				if j.State != store.StateAcked { // that one has been counted by its end
@@ -694,12 +712,15 @@ func (n *Node) evictSome() (evicted int) {
 				}
 			}
 		}
-		if evicted >= 16 {
+		if evicted >= most {
 			break
 		}
 	}
-	return evicted
+	return evicted, left
 }
+
+// isBareEnd says whether nothing but the end of a job is known here, for which no job here waits.
+func (n *Node) isBareEnd(j *store.Job) bool { return n.dummy(j) && n.store.Dependents(&j.ID) == nil }
 
 // losesOne is for a job of which this node's copy goes, while others live on. If a job here was
 // released with LAST, to come after j, it asks the other nodes about j later.

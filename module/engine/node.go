@@ -272,6 +272,8 @@ type Node struct {
 	expiresInHands bool     // SetExpiresInHands
 	notUnique      bool     // jobmesh.unique is off
 	evict          uint64   // cursor of the pass over evictable jobs
+	endSteps       int      // what evictForEnd may still do,
+	endStepsAt     int64    // at this time
 	scratch        struct {
 		jobs    []*store.Job
 		ids     []store.ID

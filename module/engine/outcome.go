@@ -434,6 +434,7 @@ func (n *Node) cancelFor(id *store.ID, reason, wish []byte) int {
 		if reason != nil {
 			r = &Result{Has: true, Data: cutReason(reason), HasKeep: true, Keep: DefaultKeep}
 		}
+		n.evictForEnd()
 		n.endUnknown(id, true, r)
 		return 0
 	case j.State == store.StateAcked:

@@ -176,6 +176,7 @@ func KeepOf(j *store.Job) (seconds int64, ok bool) {
 func (n *Node) Finish(id *store.ID, r *Result) bool {
 	j := n.lookToEnd(id)
 	if j == nil {
+		n.evictForEnd()
 		n.endUnknown(id, false, r)
 		return false
 	}

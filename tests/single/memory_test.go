@@ -59,6 +59,22 @@ func TestMemory(t *testing.T) {
 	harness.Await(t, 5*time.Second, "the limit to be gone", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
 }
 
+// A pause makes a queue that isn't there, so it's refused without memory. Of a queue that is there it isn't: then memory may get free.
+func TestPauseWithoutMemory(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	add(t, c, "q", strings.Repeat("x", 1_000_000), 0)
+	used, _ := strconv.ParseFloat(s.Info("memory", "used_memory"), 64)
+	require.Equal(t, "OK", c.Do("CONFIG", "SET", "maxmemory", int64(used/2)).Str)
+	harness.Await(t, 5*time.Second, "PAUSE to be refused", func() bool { return c.Do("PAUSE", "new", "all").Err("OOM") })
+	assert.True(t, c.Do("PAUSE", "new", "in", "FOR", 10, "BCAST").Err("OOM"))
+	assert.Equal(t, int64(0), c.Do("EXISTS", "new").Int())
+	assert.Equal(t, "none", c.Do("PAUSE", "new", "state").Str)
+	assert.Equal(t, "none", c.Do("PAUSE", "new", "none").Str)
+	assert.Equal(t, "all", c.Do("PAUSE", "q", "all").Str)
+}
+
 func TestEvictingPolicyIsRefused(t *testing.T) {
 	t.Parallel()
 	c := harness.Start(t).Dial()
