@@ -203,9 +203,10 @@ func (n *Node) tickCrons() {
 	n.tellMarks()
 	wall := n.wall()
 	for budget := tickBudget; len(n.crons.due) > 0 && n.crons.due[0].look <= wall && budget > 0; budget-- {
-		from := len(n.effects)
-		n.lookAtSlots(n.crons.due[0], wall)
-		if budget -= lookCost; len(n.effects) > from {
+		c, from := n.crons.due[0], len(n.effects)
+		missed := len(c.missed)
+		n.lookAtSlots(c, wall)
+		if budget -= lookCost + max(0, len(c.missed)-missed); len(n.effects) > from {
 			budget -= slotCost + n.cost(from)
 		}
 	}

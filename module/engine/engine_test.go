@@ -391,7 +391,7 @@ func TestEndsOfUnknownJobsMakeRoom(t *testing.T) {
 		n.SetNow(1000 + int64(i/100))
 		end(1000 + i)
 	}
-	assert.Less(t, n.Jobs(), 1000)
+	assert.Less(t, n.Jobs(), uint64(1000))
 }
 
 // Above 75 % of its memory a node takes no job. Above 95 %
