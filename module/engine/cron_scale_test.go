@@ -52,7 +52,7 @@ func TestCronsMissedByADay(t *testing.T) {
 }
 
 // The clock is set ahead by decades, or very many recurring jobs are due at once. A tick makes the jobs of few slots, and looks at few
-// entries. Of more than a hundred years the slots aren't counted.
+// entries. The slots of more than a hundred years aren't counted.
 func TestCronsAreMadeInSlices(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

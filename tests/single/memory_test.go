@@ -59,7 +59,7 @@ func TestMemory(t *testing.T) {
 	harness.Await(t, 5*time.Second, "the limit to be gone", func() bool { return c.Do("ADDJOB", "q", "b", 0).Kind == '+' })
 }
 
-// A pause makes a queue that isn't there, so it's refused without memory. Of a queue that is there it isn't: then memory may get free.
+// A pause makes a queue that isn't there, so it is refused without memory. A queue that is there can be paused, for then memory may get free.
 func TestPauseWithoutMemory(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t)
