@@ -49,7 +49,7 @@ func BenchmarkCycle(b *testing.B) {
 	add := func() {
 		n++
 		j := s.NewJob(100, 0, nil)
-		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n, 60, true), n, 1<<40
+		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n*0x9e3779b97f4a7c15, 60, true), n, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
 		s.Arm(j)
@@ -73,7 +73,7 @@ func BenchmarkComeBack(b *testing.B) {
 	var all []*store.Job
 	for n := range uint64(1_000_000) {
 		j := s.NewJob(100, 0, nil)
-		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n, 60, true), n+1, 1<<40
+		j.ID, j.CTime, j.ETime = ids.Make(n*0x9e3779b97f4a7c15, n*0x9e3779b97f4a7c15, 60, true), n+1, 1<<40
 		s.RegisterNew(q, j)
 		s.Push(j)
 		all = append(all, j)
@@ -158,6 +158,31 @@ func BenchmarkDelayed(b *testing.B) {
 				j := add()
 				s.Push(j)
 				s.Remove(j)
+			}
+		})
+	}
+}
+
+// BenchmarkLookupSmall finds jobs in a table that is in the cache: its IDs, and those of another store.
+func BenchmarkLookupSmall(b *testing.B) {
+	for name, seed := range map[string]uint64{"own": 1, "foreign": 2} {
+		b.Run(name, func(b *testing.B) {
+			s := store.New(&pool{}, 1, 0)
+			ids := store.New(&pool{}, seed, 0).IDMaker([4]byte{})
+			q := s.NewQueue([]byte("q"), 0)
+			var all [256]store.ID
+			for n := range all {
+				j := s.NewJob(100, 0, nil)
+				j.ID = ids.Make(uint64(n), uint64(n), 60, true)
+				s.RegisterNew(q, j)
+				all[n] = j.ID
+			}
+			i := 0
+			for b.Loop() {
+				i = (i + 1) % len(all)
+				if s.Lookup(&all[i]) == nil {
+					b.Fatal("lost")
+				}
 			}
 		})
 	}

@@ -185,7 +185,7 @@ func edgeOf(e *table.Entry) *Edge             { return (*Edge)(unsafe.Pointer(e)
 
 // initDependents makes the tables, before the first edge is added.
 func (s *Store) initDependents() {
-	s.edges.parents.Init(s.alloc, func(e *table.Entry) uint64 { return dependentsOf(e).ID.hash(s.keys.id) })
+	s.edges.parents.Init(s.alloc, func(e *table.Entry) uint64 { return s.hashID(&dependentsOf(e).ID) })
 	s.edges.edges.Init(s.alloc, func(x *table.Entry) uint64 {
 		e := edgeOf(x)
 		return s.hashEdge(&e.dependents.ID, &e.Job)
@@ -193,7 +193,7 @@ func (s *Store) initDependents() {
 }
 
 func (s *Store) hashEdge(parent, child *ID) uint64 {
-	return scramble(parent.hash(s.keys.id)) + child.hash(s.keys.id)
+	return scramble(s.hashID(parent)) + s.hashID(child)
 }
 
 // Dependents finds the list of a job's dependents; nil if there is none.
@@ -201,7 +201,7 @@ func (s *Store) Dependents(id *ID) *Dependents {
 	if s.edges.parents.Len == 0 {
 		return nil
 	}
-	for x := s.edges.parents.First(id.hash(s.keys.id)); x != nil; x = x.Next {
+	for x := s.edges.parents.First(s.hashID(id)); x != nil; x = x.Next {
 		if d := dependentsOf(x); d.ID == *id {
 			return d
 		}
@@ -232,7 +232,7 @@ func (s *Store) AddEdge(parent *ID, child *Job) {
 		d = (*Dependents)(s.alloc.Alloc(dependentsSize))
 		*d = Dependents{ID: *parent}
 		s.edges.all.Insert(d, nil)
-		s.edges.parents.Insert(&d.Entry, d.ID.hash(s.keys.id))
+		s.edges.parents.Insert(&d.Entry, s.hashID(&d.ID))
 	}
 	e := (*Edge)(s.alloc.Alloc(edgeSize))
 	*e = Edge{dependents: d, Job: child.ID, ctime: child.CTime &^ edgeBlocked}
@@ -343,7 +343,7 @@ func (s *Store) RemoveEdge(parent, child *ID) bool {
 	}
 	if s.freeEdge(e); d.Len == 0 {
 		s.edges.all.Remove(d)
-		s.edges.parents.Remove(&d.Entry, d.ID.hash(s.keys.id))
+		s.edges.parents.Remove(&d.Entry, s.hashID(&d.ID))
 		s.freeDependents(d)
 	}
 	return true
@@ -543,7 +543,7 @@ func (s *Store) SetDone(id *ID) {
 		*d = done{}
 		s.done = d
 	}
-	d.hashes[d.count%doneMost] = scramble(id.hash(s.keys.id))
+	d.hashes[d.count%doneMost] = s.digest(id)
 	d.count++
 }
 
@@ -559,7 +559,7 @@ func (s *Store) Done(id *ID) bool {
 	for ; d.sorted < d.count; d.sorted++ {
 		d.sort(d.hashes[d.sorted%doneMost])
 	}
-	h := scramble(id.hash(s.keys.id))
+	h := s.digest(id)
 	for _, x := range d.buckets[h%uint64(len(d.buckets))] {
 		if x.hash == h && x.at > 0 {
 			return true

@@ -309,7 +309,7 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 		}
 	}
 	s.recountDead(k, j.DeadLetter())
-	s.jobs.Replace(&j.Entry, &k.Entry, j.ID.hash(s.keys.id))
+	s.jobs.Replace(&j.Entry, &k.Entry, s.hashID(&j.ID))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)
 	return k

@@ -93,21 +93,24 @@ func (id *ID) AtMostOnce() bool { return id[23]&1 == 0 }
 
 // IDMaker makes the IDs of new jobs.
 //
-// The format has 18 bytes that should be random. 10 of them are random, so nobody can guess
-// an ID. The other 8 are a counter, which goes through a bijection so that nobody sees its
-// value. The counter makes IDs unique for certain. It also gives the table of jobs an order:
-// a store undoes the bijection to hash an ID, so jobs that are made one after the other lie
-// in buckets one after the other. Then adding, fetching and acknowledging in order walks
-// through memory in order. For the stores of other nodes the same bits are as good as random.
+// The format has 18 bytes that should be random. 8 of them are random, and 2 are a seal: a keyed hash of the
+// other bytes. So nobody can guess an ID. The other 8 are a counter, which goes through a bijection so that nobody sees
+// its value. The counter makes IDs unique for certain. It also gives the table of jobs an order: a store undoes the
+// bijection to hash an ID, so jobs that are made one after the other lie in buckets one after the other. Then adding,
+// fetching and acknowledging in order walks through memory in order.
+//
+// Only an ID with the seal is hashed so. Clients may send whatever IDs they like, also of jobs that nobody has, and of
+// 65,536 of them one has the seal by chance. The others are hashed by a key that no ID gives away. So nobody can fill
+// one bucket.
 type IDMaker struct {
 	Node    [4]byte // the first four bytes of the node's ID
-	key     uint64
+	keys    keys
 	counter uint64
 }
 
-// Make makes an ID. retry says whether the job's retry time is above 0. r0 and the low 16
-// bits of r1 must be random.
-func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
+// Make makes an ID. retry says whether the job's retry time is above 0. random must be random. The
+// number behind it isn't used: the seal has taken its place, and scripts of the engine expect that an ID draws two.
+func (m *IDMaker) Make(random, _ uint64, ttlSeconds int64, retry bool) (id ID) {
 	minutes := min(max(ttlSeconds/60, 0), 0xffff)
 	if retry {
 		minutes |= 1
@@ -116,20 +119,44 @@ func (m *IDMaker) Make(r0, r1 uint64, ttlSeconds int64, retry bool) (id ID) {
 	}
 	m.counter++
 	copy(id[:4], m.Node[:])
-	binary.LittleEndian.PutUint64(id[4:], r0)
-	binary.LittleEndian.PutUint16(id[12:], uint16(r1))
-	binary.LittleEndian.PutUint64(id[14:], scramble(m.counter^m.key))
+	binary.LittleEndian.PutUint64(id[4:], random)
+	binary.LittleEndian.PutUint64(id[14:], scramble(m.counter^m.keys.id))
 	binary.BigEndian.PutUint16(id[22:], uint16(minutes))
+	binary.LittleEndian.PutUint16(id[12:], m.keys.seal(m.keys.unsealed(&id)))
 	return id
 }
 
-// Number is the number of an ID that this store's IDMaker has made: each ID has the number after that of the one before. For other
-// nodes' IDs it is any number.
-func (s *Store) Number(id *ID) uint64 { return id.hash(s.keys.id) }
+// Number is the number of an ID that this store's IDMaker has made: each ID has the number after that of the one before.
+// For other IDs it is any number.
+func (s *Store) Number(id *ID) uint64 { return s.hashID(id) }
 
-// hash is the hash of an ID in a table whose IDMaker has this key.
-func (id *ID) hash(key uint64) uint64 {
-	return unscramble(binary.LittleEndian.Uint64(id[14:])) ^ key
+// hashID is the hash of an ID in tables.
+func (s *Store) hashID(id *ID) uint64 {
+	h, seal := s.keys.unsealed(id), binary.LittleEndian.Uint16(id[12:])
+	if s.keys.seal(h) == seal {
+		return unscramble(binary.LittleEndian.Uint64(id[14:])) ^ s.keys.id
+	}
+	return s.keys.sealed(h, seal)
+}
+
+// digest tells IDs apart: nobody can make two that share a digest.
+func (s *Store) digest(id *ID) uint64 {
+	return s.keys.sealed(s.keys.unsealed(id), binary.LittleEndian.Uint16(id[12:]))
+}
+
+// unsealed is a hash of an ID without its seal.
+func (k *keys) unsealed(id *ID) uint64 {
+	const sealBits = 0xffff << 32 // bytes 12 and 13
+	h := mix(binary.LittleEndian.Uint64(id[:])^k.mix[0], binary.LittleEndian.Uint64(id[8:])&^sealBits^k.mix[1])
+	return mix(h^binary.LittleEndian.Uint64(id[16:]), k.mix[2])
+}
+
+// seal is the seal of an ID with that hash. It shows too little of the hash to find a key.
+func (k *keys) seal(unsealed uint64) uint16 { return uint16(mix(unsealed^k.mix[3], k.mix[4]) >> 32) }
+
+// sealed is the hash of an ID with its seal.
+func (k *keys) sealed(unsealed uint64, seal uint16) uint64 {
+	return mix(unsealed^uint64(seal), k.mix[5])
 }
 
 // The constants of the bijection are those of MurmurHash3's finalizer, and

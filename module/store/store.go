@@ -52,16 +52,23 @@ type Store struct {
 	done  *done
 }
 
-// keys are the keys of a store's hashes. No key may reveal another. For any ID that a
-// client sees gives away the key for IDs, and a client that had the key for names could
-// make queue names that all fall into one bucket.
-type keys struct{ id, name, height uint64 }
+// keys are the keys of a store's hashes. No key may reveal another: any ID that a client sees gives away id, which only
+// orders the IDs of an [IDMaker], and a client that had the key for names could make queue names that all fall into one
+// bucket.
+type keys struct {
+	id, name, height uint64
+	mix              [6]uint64 // for all of an ID; odd, since some multiply
+}
 
-func newKeys(seed uint64) keys {
+func newKeys(seed uint64) (k keys) {
 	var wide [32]byte
 	binary.LittleEndian.PutUint64(wide[:], seed)
 	r := rand.NewChaCha8(wide)
-	return keys{r.Uint64(), r.Uint64(), r.Uint64()}
+	k.id, k.name, k.height = r.Uint64(), r.Uint64(), r.Uint64()
+	for i := range k.mix {
+		k.mix[i] = r.Uint64() | 1
+	}
+	return k
 }
 
 // New makes an empty store. The keys of its hashes are made from seed, which should be
@@ -76,7 +83,7 @@ func New(alloc Allocator, seed uint64, now int64) *Store {
 }
 
 func (s *Store) begin(now int64) {
-	s.jobs.Init(s.alloc, func(e *table.Entry) uint64 { return jobOf(e).ID.hash(s.keys.id) })
+	s.jobs.Init(s.alloc, func(e *table.Entry) uint64 { return s.hashID(&jobOf(e).ID) })
 	s.queues.Init(s.alloc, func(e *table.Entry) uint64 { return queueOf(e).hash })
 	s.initKeyQueues()
 	s.wheel.init(s.alloc, now)
@@ -90,7 +97,7 @@ func (s *Store) Hidden() *Queue { return s.hidden }
 
 // IDMaker returns a maker of IDs. IDs that it makes one after the other lie one after the
 // other in this store's table of jobs.
-func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, key: s.keys.id} }
+func (s *Store) IDMaker(node [4]byte) *IDMaker { return &IDMaker{Node: node, keys: s.keys} }
 
 // NewJob allocates an unregistered job with room for a body of bodyLen bytes, at most
 // [MaxBody], and for this many holders. It copies extras, at most [MaxExtras] bytes, which
@@ -131,7 +138,7 @@ func (s *Store) FreeJob(j *Job) {
 func (s *Store) Freed() uint64 { return s.freed }
 
 func (s *Store) find(id *ID) *Job {
-	for e := s.jobs.First(id.hash(s.keys.id)); e != nil; e = e.Next {
+	for e := s.jobs.First(s.hashID(id)); e != nil; e = e.Next {
 		if j := jobOf(e); j.ID == *id {
 			return j
 		}
@@ -192,7 +199,7 @@ func (s *Store) Register(q *Queue, j *Job) bool {
 // RegisterNew is Register for a job whose ID was just made. No other job has that ID (see
 // [IDMaker]), and looking for one would cost a cache miss.
 func (s *Store) RegisterNew(q *Queue, j *Job) {
-	s.jobs.Insert(&j.Entry, j.ID.hash(s.keys.id))
+	s.jobs.Insert(&j.Entry, s.hashID(&j.ID))
 	s.LoadInto(q, j)
 }
 
@@ -205,7 +212,7 @@ func (s *Store) enter(j *Job) bool {
 		}
 		s.Remove(old)
 	}
-	s.jobs.Insert(&j.Entry, j.ID.hash(s.keys.id))
+	s.jobs.Insert(&j.Entry, s.hashID(&j.ID))
 	return true
 }
 
@@ -247,7 +254,7 @@ func (q *Queue) AnyPriorities() bool { return q.ever&everPriorities != 0 }
 func (s *Store) Remove(j *Job) {
 	s.Disarm(j)
 	s.removeEdges(j)
-	s.jobs.Remove(&j.Entry, j.ID.hash(s.keys.id))
+	s.jobs.Remove(&j.Entry, s.hashID(&j.ID))
 	s.free(j)
 }
 
@@ -668,7 +675,7 @@ func (s *Store) reapKeyQueue(q *Queue, known bool, farewell func(*Job) int) (cos
 		s.onFreed(j)
 		s.Disarm(j)
 		s.removeEdges(j)
-		s.jobs.Remove(&j.Entry, j.ID.hash(s.keys.id))
+		s.jobs.Remove(&j.Entry, s.hashID(&j.ID))
 	}
 	s.leaveKeyQueue(j, l, known)
 	s.discard(q, j)
