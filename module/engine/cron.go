@@ -320,10 +320,13 @@ func (n *Node) SetCron(name string, c Cron) (next int64, err error) {
 		if n.alike.Count(EntryCron) >= cronMost {
 			return 0, ErrManyCrons
 		}
-		// The jobs of an entry that was deleted have other IDs, however soon this one follows.
-		if c.first = c.begin; known != nil {
+		// The jobs of an entry that was deleted have other IDs, however soon this one follows, and though a node that is alone
+		// may have forgotten it, and the clock was set back.
+		c.first = max(c.begin, n.crons.first+1)
+		if known != nil {
 			c.first = max(c.first, known.Stamp.MS+1)
 		}
+		n.crons.first = c.first
 	default:
 		c.first = old.first
 	}

@@ -124,6 +124,7 @@ type crons struct {
 	told    []markTelling
 	claims  int   // how many locks of slots are being claimed
 	life    int   // counts starts and promotions
+	first   int64 // the greatest Cron.first that this node has given
 	doubted int64 // slots up to this one may have been made though nothing here says so, see restartCrons
 }
 

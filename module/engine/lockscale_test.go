@@ -444,8 +444,8 @@ func TestTwoNodesClaimForOneHolder(t *testing.T) {
 	assert.Equal(t, wire.Grant, send(third, wire.Claim, 0, "y", own(third, 7), 0))
 }
 
-// A node that may have lost votes forgets very many locks at once for everybody who looks, and
-// removes them bit by bit. It votes when all are gone: then the log says that the table is whole.
+// A node that may have lost votes keeps very many locks until another node has told its whole table. Then it forgets those that aren't
+// in that at once for everybody who looks, and removes them bit by bit. When all are gone the log says that the table is whole.
 func TestDistrustOfVeryManyLocks(t *testing.T) {
 	const locks = 20_000
 	name := func(i int) []byte { return bareName(fmt.Sprint("n", i)) }
@@ -465,20 +465,32 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 		c := counted(t, n)
 		return n, c[engine.LogUnlock]
 	}
-	check := func(n *engine.Node) {
+	count := func(n *engine.Node) (others int) {
 		live, cursor := 0, uint64(0)
 		for {
 			var list []*store.Lock
 			cursor = n.Locks().Scan(cursor, &list)
 			for _, l := range list {
-				require.Equal(t, store.LockWait, l.Space(), "%q", l.Name())
-				live++
+				if l.Space() == store.LockWait {
+					live++
+				} else {
+					others++
+				}
 			}
 			if cursor == 0 {
 				break
 			}
 		}
 		require.Equal(t, 1, live, "that of a job that is known stays")
+		return others
+	}
+	check := func(n *engine.Node) { require.Zero(t, count(n)) }
+	told := func(n *engine.Node) { // the other node's table, which is empty
+		n.Mesh().Up(other, "b:1", true)
+		n.Effects()
+		page := wire.Message{Kind: wire.LockPage}
+		require.NoError(t, n.Receive(other, page.Append(nil)))
+		n.Effects()
 	}
 	tick := func(n *engine.Node) int {
 		n.SetNow(n.Now() + 1)
@@ -487,17 +499,14 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 	}
 
 	n, ends := distrusting()
-	check(n)
-	n.Mesh().Up(other, "b:1", true)
-	n.Effects()
-	page := wire.Message{Kind: wire.LockPage}
-	require.NoError(t, n.Receive(other, page.Append(nil)))
-	n.Effects()
+	require.Equal(t, locks, count(n))
+	told(n)
 	ticks := 0
-	for ; n.Locks().Abstains() && ticks < 1000; ticks++ {
-		require.False(t, n.Locks().IsComplete())
+	for ; n.Locks().Count() > locks/100 && ticks < 1000; ticks++ {
 		ends += tick(n)
-		check(n)
+		if n.Locks().Count() < locks {
+			check(n)
+		}
 	}
 	assert.Greater(t, ticks, 20)
 	assert.True(t, n.Locks().IsComplete())
@@ -505,7 +514,10 @@ func TestDistrustOfVeryManyLocks(t *testing.T) {
 
 	// A change of role in between brings no lock back.
 	n, _ = distrusting()
-	tick(n)
+	told(n)
+	for n.Locks().Count() >= locks {
+		tick(n)
+	}
 	n.SetPassive(true)
 	tick(n)
 	check(n)
