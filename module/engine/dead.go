@@ -228,7 +228,7 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 	return j, nil
 }
 
-// hasDied counts a job that has become a dead letter, and tells that. Of several holders that find out by themselves one calls it.
+// hasDied counts a job that has become a dead letter, and tells that. One of several holders that find out by themselves calls it.
 func (n *Node) hasDied(j *store.Job, why Why) {
 	n.Stats.Dead++
 	n.Stats.DeadFor[why]++

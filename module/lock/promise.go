@@ -38,7 +38,7 @@ import (
 //     at-most-once job that got its lock in the last second before its own node crashed may lose it, together with its
 //     delivery, unless each write of the AOF was on disk at once.)
 //
-// What the node still has of its votes it keeps meanwhile, if they have leases (endKept): FORGET of the others ends the
+// The node keeps meanwhile those of its votes that it still has, if they have leases (endKept): FORGET of the others ends the
 // abstaining, too, and then those votes are all that stands against a second holder.
 //
 // A node that is new to a mesh has lost nothing. But together with other new nodes it could make a majority, of which
