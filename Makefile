@@ -33,10 +33,9 @@ demo: setup build ## Watch one job in a mesh of three nodes: a node is killed, a
 
 # One JSON stream through one tally, so that one line adds everything up.
 TALLY = $(GO) run ./tests/tally
-# The packages that take longest begin first. They mostly wait, and so do their tests even more: so some more than there are cores run at once.
+# The packages that take longest begin first. They mostly wait, and so do their tests: so one more than there are cores runs at once.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-TESTS    = $(shell echo $$(($(PACKAGES) + 1)))
-TEST  = $(GO) test -vet=off -tags check -json -count=1 -p $(PACKAGES) -parallel $(TESTS) -timeout 15m -skip '^TestLong' ./tests/single ./tests/cluster ./tests/migrate ./tests/chaos ./module/engine ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
+TEST  = $(GO) test -vet=off -tags check -json -count=1 -p $(PACKAGES) -parallel $(PACKAGES) -timeout 15m -skip '^TestLong' ./tests/single ./tests/cluster ./tests/migrate ./tests/chaos ./module/engine ./... || bad=1; tests/fuzz.sh $(FUZZTIME) -json || bad=1
 # The same plans and histories each time, so that a failure comes from the change. make chaos
 # and make sim draw new ones.
 CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args

@@ -29,7 +29,6 @@ func limitedUser(t *testing.T, s *harness.Server) *harness.Conn {
 // Key patterns also hold for a command that is given a job's ID: they are compared with the name
 // of the job's queue.
 func TestACLBindsIDs(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)
 	secret := c.Do("ADDJOB", "secret", "TOP", 0).Str
@@ -74,7 +73,6 @@ func TestACLBindsUsersThatAreOff(t *testing.T) {
 
 // RELEASEJOB has one QUEUE: the server checks the first one.
 func TestACLBindsRelease(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)
 	id := u.Do("ADDJOB", "a", "x", 0, "DEFERRED").Str
@@ -87,7 +85,6 @@ func TestACLBindsRelease(t *testing.T) {
 
 // Scans show a user the queues of its key patterns, their jobs and their locks.
 func TestACLBindsScans(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)
 	c.Do("ADDJOB", "secret", "TOP", 0, "UNIQUE", "until-processed")
@@ -119,7 +116,6 @@ func TestACLBindsScans(t *testing.T) {
 
 // A key of SCOPE mesh tells no more of another queue's job than that the key is taken.
 func TestACLBindsKeysOfTheMesh(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, u := s.Dial(), limitedUser(t, s)
 	add := func(by *harness.Conn, queue, body, conflict string) harness.Value {

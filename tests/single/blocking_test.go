@@ -19,7 +19,6 @@ func awaitBlocked(t *testing.T, s *harness.Server, n int) {
 }
 
 func TestBlocked(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	first, second := s.Dial(), s.Dial()
@@ -40,7 +39,6 @@ func TestBlocked(t *testing.T) {
 }
 
 func TestBlockedClientGone(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	gone := s.Dial()
@@ -55,7 +53,6 @@ func TestBlockedClientGone(t *testing.T) {
 // A job given to a client that vanishes in the same turn of the event loop
 // goes back to its queue, at its old place, and isn't counted.
 func TestAnswerUnheard(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, retry := range []int{0, 100} {
@@ -79,7 +76,6 @@ func TestAnswerUnheard(t *testing.T) {
 }
 
 func TestBlockedTimeoutAndUnblock(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	w := s.Dial()
@@ -109,7 +105,6 @@ func TestBlockedTimeoutAndUnblock(t *testing.T) {
 // A client that is served can be unblocked in the same turn: its answer is on its way then. It gets that answer, or with ERROR the error, and each further
 // reply belongs to its command.
 func TestUnblockedWhileAnswered(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, protocol := range []int{2, 3} {
@@ -155,7 +150,6 @@ func TestUnblockedWhileAnswered(t *testing.T) {
 // A client that waits has sent further commands. Once it is answered, the server carries these out before it sleeps: one of them serves a second
 // client, and the next unblocks that one.
 func TestUnblockedByTheRestOfAPipeline(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, w, x := s.Dial(), s.Dial(), s.Dial()
 	cid := w.Do("CLIENT", "ID").Int()
@@ -176,7 +170,6 @@ func TestUnblockedByTheRestOfAPipeline(t *testing.T) {
 }
 
 func TestNeverBlocksInMultiOrLua(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	assert.True(t, c.Do("EVAL", "return redis.call('GETJOB','FROM','q')", 0).Null)
 	c.Do("MULTI")
@@ -192,7 +185,6 @@ func TestNeverBlocksInMultiOrLua(t *testing.T) {
 
 // A script can't reset the node or end the server, one that may only read least of all.
 func TestScriptsDoNotResetTheNode(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0)
@@ -211,7 +203,6 @@ func TestScriptsDoNotResetTheNode(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
 	for _, change := range []func(){
@@ -233,7 +224,6 @@ func TestWatch(t *testing.T) {
 }
 
 func TestShutdownWithBlockedClients(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	for range 5 {
 		s.Dial().Send("GETJOB", "FROM", "q")

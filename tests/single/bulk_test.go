@@ -41,7 +41,6 @@ func fetched(c *harness.Conn, queue string, count int) (bodies []string) {
 
 // The jobs of an ADDJOBS lie in the queue in the order of the call.
 func TestAddJobs(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	v := c.Do("ADDJOBS", "q", 0, "RETRY", 7, "BODIES", "BODIES", "PAIRS", "", "ASYNC")
 	require.Len(t, idsOf(t, v), 4)
@@ -62,7 +61,6 @@ func TestAddJobs(t *testing.T) {
 
 // Jobs that wait for another go together when it ends.
 func TestAddJobsAfterAnother(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	first := idsOf(t, addJobs(c, "first 0", 1))[0]
 	require.Len(t, idsOf(t, addJobs(c, "q 0 AFTER "+first, 3)), 3)
@@ -76,7 +74,6 @@ func TestAddJobsAfterAnother(t *testing.T) {
 
 // A2: of two jobs with one key the second is refused, as ADDJOB would refuse it.
 func TestLifeA2(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	v := c.Do("ADDJOBS", "q", 0, "UNIQUE", "until-processed", "PAIRS", "k", "a", "k", "b", "l", "c")
@@ -107,7 +104,6 @@ func TestLifeA2(t *testing.T) {
 
 // A3: MAXLEN lets in as many as fit.
 func TestLifeA3(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	addJobs(c, "q 0", 3)
@@ -124,7 +120,6 @@ func TestLifeA3(t *testing.T) {
 
 // A6: in MULTI and in scripts ADDJOBS answers as elsewhere, for it need not wait on one node.
 func TestLifeA6(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	c.Do("MULTI")
 	require.Equal(t, "QUEUED", addJobs(c, "q 0 ASYNC", 3).Str)
@@ -137,7 +132,6 @@ func TestLifeA6(t *testing.T) {
 
 // A7: a server that is killed after the answer has all jobs, and so has its replica.
 func TestLifeA7(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	r := harness.Start(t, harness.WithReplicaOf(s))
 	r.AwaitSync()
@@ -156,7 +150,6 @@ func TestLifeA7(t *testing.T) {
 
 // A10: too many jobs, and other errors of the call, add nothing.
 func TestLifeA10(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	c.Do("SET", "text", "x")
 	many := addJobs(c, "q 0", 10_001)

@@ -157,7 +157,6 @@ func TestDefaultRetry(t *testing.T) {
 }
 
 func TestAnyBytes(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	for _, queue := range []string{"", "a\x00b\r\n", strings.Repeat("q", 64<<10)} {
 		for _, body := range []string{"", "x\x00\r\ny", strings.Repeat("b", 3<<20)} {
@@ -196,7 +195,6 @@ func TestLongBiggestBody(t *testing.T) {
 }
 
 func TestDelay(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	id := add(t, c, "q", "b", 0, "DELAY", 1, "RETRY", 2)
 	once := add(t, c, "once", "b", 0, "DELAY", 1, "RETRY", 0)
@@ -357,7 +355,6 @@ func TestWorkingOnADelayedJob(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0, "TTL", 1)
@@ -368,7 +365,6 @@ func TestExpiry(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, tc := range [][2]string{{"state", "none"}, {"none", "none"}} {
@@ -489,7 +485,6 @@ func TestScans(t *testing.T) {
 
 // Jobs that are there for the whole of a scan are met, whatever comes and goes.
 func TestScanWhileTableGrowsAndShrinks(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	stay := map[string]bool{}
 	for range 300 {

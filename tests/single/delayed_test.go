@@ -13,7 +13,6 @@ import (
 // A queue that has only delayed jobs is seen, and its jobs are counted and found, whatever happens
 // to the queue and to the jobs.
 func TestDelayedJobsAreSeen(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	var ids []string
@@ -71,7 +70,6 @@ func TestDelayedJobsAreSeen(t *testing.T) {
 // A queue that has only deferred and blocked jobs is seen, and its jobs are counted and found,
 // whatever happens to the queue and to the jobs.
 func TestDeferredAndBlockedJobsAreSeen(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	on := func(s *harness.Server, queue string, want ...int64) { // len, delayed, deferred, blocked

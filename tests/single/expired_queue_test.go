@@ -22,7 +22,6 @@ func expire(t *testing.T, c *harness.Conn, queue string) {
 // When the time of a queue's key is over, the queue is gone for every command, although the server
 // removes the key a little later. A job that is added then is the first one of a new queue.
 func TestAddedBehindTheEndOfAQueuesTime(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	noActiveExpiry(c)

@@ -68,7 +68,6 @@ func TestFetchedJobMovesByTheEndOfAnother(t *testing.T) {
 // By the end of that job a job of the second queue is unblocked. The client gets one job, and the
 // other stays queued, even if it is an at-most-once job.
 func TestWaiterIsServedOnceWhereAJobExpires(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c, w := s.Dial(), s.Dial()
 	c.Do("PAUSE", "q1", "out")

@@ -437,7 +437,6 @@ func TestAfter(t *testing.T) {
 
 // If a job ends without being done, ONDEAD says what happens to a job that waits for it.
 func TestAfterADeath(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, end := range []string{"CANCELJOB", "DELJOB", "expiry"} {
@@ -465,7 +464,6 @@ func TestAfterADeath(t *testing.T) {
 // An ID must exist before it can be named, so there are no cycles. A job can wait for the ends of a
 // limited number of others.
 func TestNoCycles(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	p := add(t, c, "p", "b", 0)
@@ -488,7 +486,6 @@ func TestNoCycles(t *testing.T) {
 
 // A job unblocks thousands: they come in order, and bit by bit.
 func TestManyBlocked(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	const many = 10_000
@@ -513,7 +510,6 @@ func TestManyBlocked(t *testing.T) {
 
 // Families come through restarts as they are.
 func TestFamiliesAreSaved(t *testing.T) {
-	t.Parallel()
 	for _, mode := range []string{"rdb", "aof", "aof-without-preamble", "aof-kill", "reload", "replica"} {
 		t.Run(mode, func(t *testing.T) {
 			s := harness.Start(t, saving(mode))

@@ -50,7 +50,6 @@ func awaitKeys(t *testing.T, s *harness.Server, keys ...string) {
 
 // FLUSH and RESET of very many queues answer when the keys are gone.
 func TestFlushOfVeryManyQueues(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	for _, flush := range [][]any{{"JOBMESH", "FLUSH"}, {"JOBMESH", "CLUSTER", "RESET"}, {"JOBMESH", "CLUSTER", "RESET", "HARD"}} {
@@ -65,7 +64,6 @@ func TestFlushOfVeryManyQueues(t *testing.T) {
 // A flush doesn't reach queues in other databases. RESTORE leaves out the jobs of such a queue,
 // here, in the log and at replicas. The jobs are known when their queue is back.
 func TestRestoreAfterFlush(t *testing.T) {
-	t.Parallel()
 	homes := map[string][][]any{"SWAPDB": {{"SWAPDB", 0, 1}}, "MOVE": {{"SELECT", 1}, {"MOVE", "q", 0}}}
 	for name, away := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +318,6 @@ func TestKeysOfFlushedQueues(t *testing.T) {
 // A promoted replica removes the keys of empty queues bit by bit. A job can be added under such a
 // key at once: it isn't removed with the queue that was there before.
 func TestAJobTakesTheKeyOfAnEmptyQueue(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("repl-diskless-sync-delay 0"))
 	replica := harness.Start(t, harness.WithReplicaOf(s), harness.WithConfig("appendonly yes", "appendfsync always", "replica-read-only no"))
 	replica.AwaitSync()

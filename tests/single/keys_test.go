@@ -197,7 +197,6 @@ func awaitWritten(t *testing.T, c *harness.Conn) {
 
 // A queue that stays empty loses its key at the master, in the log and at the replica.
 func TestIdleQueueGoesEverywhere(t *testing.T) {
-	t.Parallel()
 	master, replica := pair(t)
 	c := master.Dial()
 	c.Do("ACKJOB", add(t, c, "e", "b", 0))
@@ -214,7 +213,6 @@ func TestIdleQueueGoesEverywhere(t *testing.T) {
 // A promoted node drops the empty queues that it has from its master. They are dropped at its
 // replicas and in its log, too.
 func TestEmptyQueuesOfAPromotedNode(t *testing.T) {
-	t.Parallel()
 	first, second := pair(t)
 	c := first.Dial()
 	c.Do("PAUSE", "p", "in")
@@ -382,7 +380,6 @@ func (p *keyPlay) step() {
 
 // The first job of a queue brings its key to the log: nothing else is logged for it.
 func TestAJobsQueueIsLoggedWithIt(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0)

@@ -19,7 +19,6 @@ func awaitNoJobs(t *testing.T, s *harness.Server) {
 }
 
 func TestQueueIsAKey(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	id := add(t, c, "q", "body", 0)
@@ -46,7 +45,6 @@ func TestQueueIsAKey(t *testing.T) {
 }
 
 func TestRename(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	a, b := add(t, c, "a", "1", 0), add(t, c, "a", "2", 0, "RETRY", 1)
@@ -87,7 +85,6 @@ func TestOtherDatabases(t *testing.T) {
 }
 
 func TestFlush(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, how := range [][]any{{"FLUSHALL"}, {"FLUSHALL", "ASYNC"}, {"FLUSHDB"}, {"FLUSHDB", "ASYNC"}, {"JOBMESH", "FLUSH"}} {

@@ -20,7 +20,6 @@ import (
 // One command unblocks jobs for which clients wait, and ends one of these jobs. Each client gets a
 // job of its own, with its own body.
 func TestServedAndEndedByOneCommand(t *testing.T) {
-	t.Parallel()
 	for _, verb := range []string{"ACKJOB", "FASTACK", "DELJOB", "CANCELJOB"} {
 		t.Run(verb, func(t *testing.T) {
 			s := harness.Start(t)

@@ -194,7 +194,6 @@ func scanLocks(t *testing.T, c *harness.Conn, args ...any) (names []string) {
 
 // LOCK.SCAN MATCH finds all locks of long names, page by page, however large a page COUNT asks for.
 func TestScanLocksOfLongNames(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	long := strings.Repeat("a", 4000)
 	for i := range 600 {
@@ -261,7 +260,6 @@ func TestClearLocks(t *testing.T) {
 
 // Very many locks are free at once, and are counted and removed in slices.
 func TestClearVeryManyLocks(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, saving("aof-kill"))
 	c, other := s.Dial(), s.Dial()
 	const many = 20_000
@@ -398,7 +396,6 @@ func appendToAOF(t *testing.T, s *harness.Server, args ...string) {
 }
 
 func TestLocksOnReplicas(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	before := acquire(t, c, "before", "a", 60_000)
@@ -431,7 +428,6 @@ func TestLocksOnReplicas(t *testing.T) {
 
 // The token of a holder that slept too long is refused.
 func TestStoppedHolder(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	token := acquire(t, c, "n", "a", 300)
@@ -496,7 +492,6 @@ func TestLocksInMultiAndLua(t *testing.T) {
 
 // FLUSHALL and DEBUG RELOAD leave the locks as they are, since locks are leases, not data.
 func TestLocksStayWhenDataGoes(t *testing.T) {
-	t.Parallel()
 	for _, aof := range []string{"no", "yes"} {
 		s := harness.Start(t, harness.WithConfig("appendonly "+aof))
 		c := s.Dial()
@@ -533,7 +528,6 @@ func TestShowLock(t *testing.T) {
 // Tokens grow over a crash that loses the end of the log, also right after a start, when they
 // are ahead of the clock.
 func TestTokensGrowOverALostEndOfTheLog(t *testing.T) {
-	t.Parallel()
 	for name, start := range map[string]func(s *harness.Server){
 		"after SHUTDOWN": func(s *harness.Server) { s.Stop() }, "after kill -9": func(s *harness.Server) { s.AwaitLogged(); s.Kill() },
 	} {

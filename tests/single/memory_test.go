@@ -20,7 +20,6 @@ func setRatio(t *testing.T, s *harness.Server, c *harness.Conn, ratio float64, l
 }
 
 func TestMemory(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	body := strings.Repeat("x", 100_000)
@@ -76,7 +75,6 @@ func TestPauseWithoutMemory(t *testing.T) {
 }
 
 func TestEvictingPolicyIsRefused(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	c.Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	add(t, c, "q", "no limit, so nothing is evicted", 0)
@@ -91,7 +89,6 @@ func TestEvictingPolicyIsRefused(t *testing.T) {
 
 // All memory comes back: adding and acknowledging jobs in turn must not make the server grow.
 func TestMemoryComesBack(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	used := func() int64 {

@@ -12,7 +12,6 @@ import (
 
 // The log says once that maxmemory is unset, and not where it is set.
 func TestLogTellsOfNoMaxmemory(t *testing.T) {
-	t.Parallel()
 	const word = "maxmemory is unset"
 	s := harness.Start(t)
 	harness.Await(t, 10*time.Second, "a word in the log", func() bool { return strings.Contains(s.Log(), word) })

@@ -14,7 +14,6 @@ import (
 // A pause with BCAST holds for a queue's name, also if it begins or ends while the queue lies in another database, and if the server is
 // started again meanwhile. A pause without BCAST that was made before the queue went stays until the next PAUSE with BCAST.
 func TestPausesOfQueuesThatAreAway(t *testing.T) {
-	t.Parallel()
 	ways := map[string]struct {
 		away, back string // for one queue
 		all        bool   // for all queues at once
@@ -88,7 +87,6 @@ func TestPausesOfQueuesThatAreAway(t *testing.T) {
 
 // A queue goes after a pause of all nodes has ended, while another queue of that name is away: its own pause stays.
 func TestAPauseOfAQueueThatGoesLater(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	add(t, c, "q", "first", 0)
 	moveKey(t, c, "q", 0, 1)
@@ -105,7 +103,6 @@ func TestAPauseOfAQueueThatGoesLater(t *testing.T) {
 
 // A log has a pause of all nodes, a queue that was made during it, and the end of the pause. It is over for who reads that log.
 func TestAPauseThatEndsInTheLog(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, saving("aof"))
 	r := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()

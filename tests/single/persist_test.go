@@ -16,7 +16,6 @@ import (
 )
 
 func TestDebugReloadIsLossless(t *testing.T) {
-	t.Parallel()
 	for _, aof := range []string{"no", "yes"} {
 		s := harness.Start(t, harness.WithConfig("appendonly "+aof))
 		c := s.Dial()
@@ -165,7 +164,6 @@ func TestRestart(t *testing.T) {
 }
 
 func TestControlledRestart(t *testing.T) {
-	t.Parallel()
 	for _, aof := range []string{"no", "yes"} {
 		t.Run("appendonly "+aof, func(t *testing.T) {
 			s := harness.Start(t, harness.WithConfig("appendonly "+aof))
@@ -198,7 +196,6 @@ func TestControlledRestart(t *testing.T) {
 }
 
 func TestOptionWithoutFinalSaveKeepsAtMostOnce(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("save 3600 1000000"))
 	c := s.Dial()
 	once, again := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
@@ -214,7 +211,6 @@ func TestOptionWithoutFinalSaveKeepsAtMostOnce(t *testing.T) {
 }
 
 func TestTruncatedAOF(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	var ids []string
@@ -238,7 +234,6 @@ func TestTruncatedAOF(t *testing.T) {
 
 // A damaged or newer value is refused with a log line that names it.
 func TestDamagedRDB(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("save 3600 1000000", "rdbcompression no", "rdbchecksum no"))
 	c := s.Dial()
 	add(t, c, "named-queue", strings.Repeat("findme", 20), 0)
@@ -265,7 +260,6 @@ func TestDamagedRDB(t *testing.T) {
 // any more. When it is promoted again it never delivers an at-most-once job that the other one may
 // have given to a client, whether or not it has heard of that.
 func TestDemotedAndPromotedAgain(t *testing.T) {
-	t.Parallel()
 	master := harness.Start(t)
 	c := master.Dial()
 	replica := harness.Start(t, harness.WithReplicaOf(master))
@@ -306,7 +300,6 @@ func TestDemotedAndPromotedAgain(t *testing.T) {
 
 // A server that was a replica for a moment, and reached no master, goes on as before.
 func TestDemotedForAMoment(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	once := add(t, c, "once", "b", 0, "RETRY", 0)
@@ -318,7 +311,6 @@ func TestDemotedForAMoment(t *testing.T) {
 // A job that was released with LAST waits on for the jobs that are queued or worked on, even if the
 // server forgets for a moment which job waits for which.
 func TestLastIsLastAfterAMoment(t *testing.T) {
-	t.Parallel()
 	replica := []string{"REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "ADDJOB z z 0"}
 	move := func(queue string, from, to int) []string {
 		return []string{fmt.Sprint("SELECT ", from), fmt.Sprint("MOVE ", queue, " ", to), "SELECT 0"}
@@ -393,7 +385,6 @@ func TestReplica(t *testing.T) {
 // Writes go on while a replica attaches: none may fall between the snapshot
 // and the stream.
 func TestReplicaAttachesUnderLoad(t *testing.T) {
-	t.Parallel()
 	master := harness.Start(t)
 	c := master.Dial()
 	for i := range 2000 {
@@ -444,7 +435,6 @@ func TestChangesAreCounted(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("jobmesh.cluster-config-file other.conf"))
 	assert.Equal(t, "other.conf", s.Do("CONFIG", "GET", "jobmesh.cluster-config-file").Elems[1].Str)
 	_, err := os.Stat(filepath.Join(s.Dir, "other.conf"))

@@ -25,7 +25,6 @@ func waitingJobs(t *testing.T, c *harness.Conn, queue string, jobs int) {
 }
 
 func TestQueueFlush(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c, c3 := s.Dial(), s.Dial3()
 	waitingJobs(t, c, "q", 10)
@@ -70,7 +69,6 @@ func TestQueueFlush(t *testing.T) {
 
 // In MULTI and scripts the reply tells how many jobs go, also if they are very many; they are seen by nobody from then on.
 func TestQueueFlushInMultiAndScripts(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	for _, jobs := range []int{10, 30_000} {
@@ -91,7 +89,6 @@ func TestQueueFlushInMultiAndScripts(t *testing.T) {
 
 // Very many jobs go in slices. A client that waits is given none of them, and a replica and the log follow.
 func TestQueueFlushOfVeryMany(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	replica := harness.Start(t, harness.WithReplicaOf(s))
 	replica.AwaitSync()

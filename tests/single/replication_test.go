@@ -16,7 +16,6 @@ import (
 // In a server event nothing may be logged: otherwise the server would also log, and replicate, the
 // command that caused the event.
 func TestPromotionIsNotReplicated(t *testing.T) {
-	t.Parallel()
 	soon := harness.WithConfig("repl-diskless-sync-delay 0", "appendonly yes")
 	master := harness.Start(t, soon)
 	first := harness.Start(t, soon, harness.WithReplicaOf(master))
@@ -95,7 +94,6 @@ func TestFailoverBothWays(t *testing.T) {
 // A replica knows each job, its state and its worker as they were replicated last, but it doesn't
 // know the queues' order. When it is promoted it has the queues.
 func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	add(t, c, "q", "waits", 0)
@@ -125,7 +123,6 @@ func TestAReplicaShowsJobsAndNoQueues(t *testing.T) {
 
 // The module asks the server in ways that rename-command can't hide, or assumes the worst.
 func TestRenamedCommands(t *testing.T) {
-	t.Parallel()
 	t.Run("CONFIG", func(t *testing.T) {
 		s := harness.Start(t, harness.WithConfig(`rename-command CONFIG ""`, "maxmemory 20mb", "maxmemory-policy allkeys-lru", "appendonly yes", "jobmesh.cluster-port "+strconv.Itoa(harness.FreePort(t))))
 		assert.True(t, s.Do("ADDJOB", "q", "b", 0).Err("EVICTION"))
@@ -158,7 +155,6 @@ func TestRenamedCommands(t *testing.T) {
 
 // Effects that may not be logged now are logged later, in their order.
 func TestKeptEffects(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	id := add(t, c, "q", "b", 0, "RETRY", 1)
@@ -177,7 +173,6 @@ func TestKeptEffects(t *testing.T) {
 // that is logged before it would find no such job in the log and at replicas, and the job would be
 // delivered again.
 func TestQueueComesBackToAWaitingClient(t *testing.T) {
-	t.Parallel()
 	ways := map[string]struct {
 		db          int
 		away, again []any
@@ -434,7 +429,6 @@ func TestWhatIsInNoKeyIsInAReplicasAOF(t *testing.T) {
 // A replica with very many jobs is promoted bit by bit. Meanwhile commands that write are refused,
 // and all else goes on. In the end every job is where it belongs.
 func TestPromotionOfVeryManyJobs(t *testing.T) {
-	t.Parallel()
 	const jobs = 100_000
 	s := harness.Start(t)
 	c := s.Dial()

@@ -19,7 +19,6 @@ import (
 
 // SWAPDB with equal numbers changes nothing.
 func TestSwapDBWithItself(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	id := add(t, c, "s", "x", 0, "RETRY", 1)
@@ -248,7 +247,6 @@ func TestAfterAPromotion(t *testing.T) {
 // A promoted replica that ends in order has its queues back, too: its log names the server, although
 // no job in it was uncertain.
 func TestPromotedThenRestarted(t *testing.T) {
-	t.Parallel()
 	master := harness.Start(t)
 	replica := harness.Start(t, harness.WithReplicaOf(master), harness.WithConfig("appendonly yes"))
 	replica.AwaitSync()
@@ -266,7 +264,6 @@ func TestPromotedThenRestarted(t *testing.T) {
 
 // The state of jobs after RESTORE, and after the RESTORE is read from the log.
 func TestAfterARestore(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	once, again := add(t, c, "q", "b", 0, "RETRY", 0), add(t, c, "q", "b", 0)
@@ -353,7 +350,6 @@ func TestStateFile(t *testing.T) {
 
 // A copy of a running server's folder may be older than what that server did since.
 func TestCopiedFolder(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	harness.Await(t, 5*time.Second, "the log to be known as whole", func() bool {
 		_, err := os.Stat(statePath(s))
@@ -375,7 +371,6 @@ func TestCopiedFolder(t *testing.T) {
 // A node that has saved only once crashes. It comes back with what it saved: at-least-once jobs come
 // again although they are done, the others don't.
 func TestRDBOfALongPastShutdown(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	once, again := add(t, c, "q", "1", 0, "RETRY", 0), add(t, c, "q", "2", 0)
@@ -399,7 +394,6 @@ func TestRDBOfALongPastShutdown(t *testing.T) {
 // An AOF that was off lacks what happened meanwhile, until it is written anew. After a shutdown
 // before that, the AOF isn't trusted.
 func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
 	c := s.Dial()
 	once := add(t, c, "q", "x", 0, "RETRY", 0)
@@ -432,7 +426,6 @@ func TestShutdownBeforeTheAOFIsWrittenAnew(t *testing.T) {
 
 // A state file is valid for the AOF of its own process, not for a backup in the AOF's place.
 func TestBackupInTheAOFsPlace(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	harness.Await(t, 5*time.Second, "the state file", func() bool { _, err := os.Stat(statePath(s)); return err == nil })
 	c := s.Dial()
@@ -684,7 +677,6 @@ func TestKilledBeforeARewrittenLogGoesOn(t *testing.T) {
 // A queue lies in another database while the server loads. Its jobs get their state when it comes
 // home, by what was known of the data when it was loaded.
 func TestQueuesInOtherDatabasesAreSettled(t *testing.T) {
-	t.Parallel()
 	home := map[string]func(c *harness.Conn){
 		"MOVE": func(c *harness.Conn) {
 			c.Do("SELECT", 1)
@@ -775,7 +767,6 @@ func TestDelayedJobsOfAnOlderLog(t *testing.T) {
 // A dump is restored in another database, where no client is given its at-most-once jobs. When its
 // queue comes home, they may already have been delivered from the first queue.
 func TestRestoreInAnotherDatabase(t *testing.T) {
-	t.Parallel()
 	for name, home := range map[string][]any{"SWAPDB": {"SWAPDB", 0, 1}, "MOVE": {"MOVE", "q", 0}} {
 		t.Run(name, func(t *testing.T) {
 			c := harness.Start(t).Dial()
@@ -814,7 +805,6 @@ func TestKilledRightAfterTheStart(t *testing.T) {
 // DEBUG LOADAOF runs while the AOF is written anew. A job that waits since the load also waits after
 // a clean restart. For that the AOF is written once more.
 func TestLoadAOFWhileItIsWrittenAnew(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", `save ""`))
 	c := s.Dial()
 	for i := range 20 {
@@ -992,7 +982,6 @@ func TestRestoreIntoAnotherDatabase(t *testing.T) {
 
 // JOBMESH SHUTDOWN of a server whose data can't be saved. The server goes on, with all jobs.
 func TestShutdownThatCannotSave(t *testing.T) {
-	t.Parallel()
 	for _, command := range [][]any{{"JOBMESH", "SHUTDOWN"}, {"SHUTDOWN", "REWRITE-AOF"}} {
 		s := harness.Start(t, harness.WithConfig("jobmesh.disque-compat yes"))
 		c := s.Dial()
@@ -1049,7 +1038,6 @@ func TestShutdownWhileTheServerWrites(t *testing.T) {
 
 // A client waits for a job, and is gone before it is given the job. So the job waits, also after a restart.
 func TestUndeliveredAndRestarted(t *testing.T) {
-	t.Parallel()
 	for _, how := range []string{"stop", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))

@@ -72,7 +72,6 @@ func TestLongSavesEndWhileGoIsBusy(t *testing.T) {
 
 // Data that lasts lies in Redis' memory, not on the Go heap.
 func TestJobsLieInRedisMemory(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	const n, size = 20_000, 1000
@@ -95,7 +94,6 @@ func TestJobsLieInRedisMemory(t *testing.T) {
 // server's memory, and a command that fills a pool. No command allocates in Go: the calls and
 // allocations that are left are INFO's and the timers'.
 func TestOneCrossingNoAllocation(t *testing.T) {
-	t.Parallel()
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()

@@ -73,7 +73,6 @@ func TestWindowOutlivesJobAndServer(t *testing.T) {
 
 // A job that a node evicts frees its keys.
 func TestEvictedJobFreesItsKeys(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	body := strings.Repeat("x", 100_000)
@@ -109,7 +108,6 @@ func TestEvictedJobFreesItsKeys(t *testing.T) {
 // Unique jobs that depend on others, or are deferred: they are cancelled, become dead letters, or are
 // released into another queue.
 func TestUniqueJobsInFamilies(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	d := addUnique(t, c, "q", "d", until+"DEFERRED")
 	b := addUnique(t, c, "q", "b", "UNIQUE until-processed KEY b BLOCKEDBY "+d)
@@ -154,7 +152,6 @@ func TestUniqueJobsInFamilies(t *testing.T) {
 // A job without RETRY is due by the queue's setting, or else by the default: a tenth of the TTL,
 // 300 s at most. (The rq fork has 180 s.)
 func TestDefaultDueTime(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	c.Do("QCONFIG", "SET", "rq:*", "RETRY", 180)
 	for queue, want := range map[string]int64{"q": 300_000, "rq:q": 180_000} {

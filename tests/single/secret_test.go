@@ -11,7 +11,6 @@ import (
 
 // The mesh's secret is in no answer to a pattern, and CONFIG REWRITE keeps it.
 func TestSecretIsHidden(t *testing.T) {
-	t.Parallel()
 	const secret = "the secret of all nodes"
 	s := harness.Start(t, harness.WithConfig(`jobmesh.cluster-secret "`+secret+`"`))
 	c := s.Dial()

@@ -43,7 +43,6 @@ func TestServerKnowsTheCommands(t *testing.T) {
 // The documentation names the fields of INFO with their prefix, as the server does, so that they
 // can be found. The fields of JOBMESH INFO and CLUSTER INFO have no prefix.
 func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	text, err := os.ReadFile(filepath.Join(harness.Root(t), "module", "COMMANDS.md"))
 	require.NoError(t, err)
@@ -62,7 +61,6 @@ func TestDocumentationNamesInfoFieldsInFull(t *testing.T) {
 
 // The totals of INFO are the sums of what QSTAT says of each queue, whatever happens to the queues.
 func TestTotalsOfWaitingJobs(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	totals := func(want ...int64) { // waiting, delayed, deferred, blocked
@@ -123,7 +121,6 @@ func TestTotalsOfWaitingJobs(t *testing.T) {
 
 // The category is there where the server lets modules have one, from 7.4 on.
 func TestACLCategory(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	var major, minor int
@@ -151,7 +148,6 @@ func TestACLCategory(t *testing.T) {
 // Saves in the background and full syncs end well while jobs come and go, and
 // replicas count the same bytes as their master.
 func TestBackgroundWork(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "auto-aof-rewrite-percentage 0"))
 	c := s.Dial()
 	work := func() {

@@ -47,7 +47,6 @@ func bodies(v harness.Value) (list []string) {
 
 // Clients that wait with COUNT get even shares of what comes at once.
 func TestLifeG1(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	got := afterPause(t, s, 8, "", 10, 10)
 	assert.Equal(t, []string{"b0", "b2", "b4", "b6"}, bodies(got[0]))
@@ -78,7 +77,6 @@ func TestLifeG1(t *testing.T) {
 
 // Clients that wait without COUNT get one job each.
 func TestLifeG2(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	got := afterPause(t, s, 5, "", 1, 1, 1)
 	for i := range got {
@@ -89,7 +87,6 @@ func TestLifeG2(t *testing.T) {
 
 // A client that waits with COUNT gets no more jobs of a key than may run.
 func TestLifeG3(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	got := afterPause(t, s, 3, "during-processing", 10)
 	require.Equal(t, []string{"b0"}, bodies(got[0]))
@@ -101,7 +98,6 @@ func TestLifeG3(t *testing.T) {
 // Very many jobs that come at once are given bit by bit. A client gets as many as its count, if as many are there in one of
 // these bits.
 func TestVeryManyAtOnce(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	got := afterPause(t, s, 1000, "", 100000, 7)
 	assert.Len(t, got[1].Elems, 7)
@@ -113,7 +109,6 @@ func TestVeryManyAtOnce(t *testing.T) {
 
 // If such a client goes before it gets its answer, all its jobs go back to their queue.
 func TestSeveralUnheard(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, gone := s.Dial(), s.Dial()
 	cid := gone.Do("CLIENT", "ID").Int()

@@ -16,7 +16,6 @@ import (
 // The server crashes while it logs a script. The script's beginning must not come back together with
 // what is logged later, as it does on servers that leave an open MULTI in the log.
 func TestTornLog(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"))
 	const three = "for i = 1, 3 do redis.call('ADDJOB', 'q', ARGV[1] .. i, 0) end"
 	jobs := func() (n int) {

@@ -42,7 +42,6 @@ func none(t *testing.T, c *harness.Conn, queue string) {
 const until = "UNIQUE until-processed KEY k "
 
 func TestUntilProcessedWhateverItsState(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	for name, reach := range map[string]func(q string) string{
 		"waiting": func(q string) string { return addUnique(t, c, q, "b", until) },
@@ -82,7 +81,6 @@ func TestUntilProcessedWhateverItsState(t *testing.T) {
 }
 
 func TestAcceptedAtOnceWhenTheHolderIsGone(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for name, end := range map[string]func(id string){
@@ -115,7 +113,6 @@ func TestAcceptedAtOnceWhenTheHolderIsGone(t *testing.T) {
 }
 
 func TestDeletedQueueOfManyUniqueJobs(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	const n = 20_000
@@ -153,7 +150,6 @@ func TestNackAndRetryKeepTheLock(t *testing.T) {
 }
 
 func TestBeforeProcessing(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	const before = "UNIQUE before-processing KEY k "
 	first := addUnique(t, c, "q", "b", before)
@@ -225,7 +221,6 @@ func TestDuringProcessing(t *testing.T) {
 
 // However a job's run ends, the next of its key can go on at once.
 func TestWhatEndsARun(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	for name, end := range map[string]func(id string){
 		"ACKJOB":  func(id string) { c.Do("ACKJOB", id) },
@@ -291,7 +286,6 @@ func TestBeforeAndDuring(t *testing.T) {
 }
 
 func TestConflicts(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes"))
 	c := s.Dial()
 	first := addUnique(t, c, "q", "one", until)
@@ -457,7 +451,6 @@ func TestLockTTLOfHeldBackJobs(t *testing.T) {
 }
 
 func TestRefusalsLeaveNoLock(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	add(t, c, "full", "b", 0)
@@ -531,7 +524,6 @@ func TestLocksOverARestart(t *testing.T) {
 }
 
 func TestReplicaPromoted(t *testing.T) {
-	t.Parallel()
 	master := harness.Start(t)
 	c := master.Dial()
 	early := addUnique(t, c, "q", "b", until)
@@ -562,7 +554,6 @@ func TestReplicaPromoted(t *testing.T) {
 // A rule that replaces another leaves nothing of it behind: not in the saved settings, which couldn't be loaded
 // then, and not for jobs.
 func TestSettingsInPlaceOfOthers(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for _, args := range []string{
@@ -744,7 +735,6 @@ func TestCountGivesOneOfAKey(t *testing.T) {
 }
 
 func TestDeadWorker(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	first, second := addUnique(t, c, "q", "1", during+"RETRY 1"), addUnique(t, c, "q", "2", during+"RETRY 100")
 	require.Equal(t, first, get(t, c, "q"))
@@ -780,7 +770,6 @@ func TestRunTTL(t *testing.T) {
 }
 
 func TestOnBusy(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("CONFIG", "SET", "notify-keyspace-events", "KEd")
@@ -813,7 +802,6 @@ func TestOnBusy(t *testing.T) {
 
 // A job that was dropped, or went to the dead-letter queue, is dropped, or there, after a restart too.
 func TestOnBusyAfterARestart(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
 	c := s.Dial()
 	first := addUnique(t, c, "q", "1", during)
@@ -830,7 +818,6 @@ func TestOnBusyAfterARestart(t *testing.T) {
 }
 
 func TestTokens(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	token := func(queue string, more ...any) int64 {
 		v := c.Do(append(append([]any{"GETJOB", "WITHTOKEN"}, more...), "FROM", queue)...).Elems[0]
@@ -861,7 +848,6 @@ func TestTokens(t *testing.T) {
 
 // Contradictions and nonsense: each has its documented error, and changes nothing.
 func TestUniqueErrors(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	add(t, c, "q", "b", 0)
@@ -916,7 +902,6 @@ func TestUniqueErrors(t *testing.T) {
 
 // Locks follow their jobs through the keyspace.
 func TestLocksFollowTheJobs(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	id := addUnique(t, c, "a", "b", until)
 	running, held := addUnique(t, c, "a", "1", during+"RETRY 100"), addUnique(t, c, "a", "2", during)
@@ -1000,7 +985,6 @@ func TestManyHeldBack(t *testing.T) {
 
 // Commands on unique jobs leave no garbage, and have no more crossings than those on others.
 func TestUniqueJobs(t *testing.T) {
-	t.Parallel()
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()
@@ -1093,7 +1077,6 @@ func TestUniqueAgainWhenItComesBack(t *testing.T) {
 // From the moment on at which loglevel is verbose, the log names each job that is dropped for its
 // key, when it is added or when it is to be delivered.
 func TestDroppedJobsAreLogged(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	const drop = "UNIQUE until-processed KEY \xff"
@@ -1118,7 +1101,6 @@ func TestDroppedJobsAreLogged(t *testing.T) {
 // A worker frees the key of an until-processed job whose run has failed, as sidekiq_unicity does:
 // the job comes back without its lock, and another can be added.
 func TestUntilProcessedFreedByAFailedRun(t *testing.T) {
-	t.Parallel()
 	c := harness.Start(t).Dial()
 	again := func(body string) harness.Value {
 		return c.Do("ADDJOB", "q", body, 0, "RETRY", 600, "UNIQUE", "until-processed", "KEY", "k")

@@ -73,7 +73,6 @@ func TestUniqueQueue(t *testing.T) {
 
 // UQ.STAT counts the refused items since the queue was last empty.
 func TestDuplicatesAreCounted(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	expect(t, s.Dial(), "UQ.STAT q -> *null", "UQ.PUSH q a -> :1", "UQ.STAT q -> *[$\"len\" :1 $\"duplicates\" :0]",
 		"UQ.PUSH q a -> $null", "UQ.PUSH q b -> :2", "UQ.PUSH q a AT 5 -> $null", "UQ.STAT q -> *[$\"len\" :2 $\"duplicates\" :2]",
@@ -83,7 +82,6 @@ func TestDuplicatesAreCounted(t *testing.T) {
 }
 
 func TestUniqueItemsAreBytes(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	name := strings.Repeat("n\x00", 32<<10)
@@ -111,7 +109,6 @@ func TestUniqueItemsAreBytes(t *testing.T) {
 
 // Errors of every command, each of which must change nothing.
 func TestUniqueQueueErrors(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	for _, c := range []*harness.Conn{s.Dial(), s.Dial3()} {
 		c.Do("FLUSHALL")
@@ -185,7 +182,6 @@ func filled(t *testing.T, c *harness.Conn, queue string, n int) {
 }
 
 func TestUniqueQueueIsAKey(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	const n = 3000
@@ -244,7 +240,6 @@ func TestUniqueQueueIsAKey(t *testing.T) {
 }
 
 func TestUniqueQueueDamaged(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	for i := range 20 {
@@ -318,7 +313,6 @@ func TestUniqueQueueRestart(t *testing.T) {
 }
 
 func TestUniqueQueueOnReplica(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("SELECT", 2)
@@ -348,7 +342,6 @@ func TestUniqueQueueOnReplica(t *testing.T) {
 }
 
 func TestUniqueBlockingOrder(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	wait := func(db int, args ...any) *harness.Conn {
@@ -468,7 +461,6 @@ func TestUniqueBlockingEnds(t *testing.T) {
 }
 
 func TestUniqueQueueWatchACLAndDocs(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c, other := s.Dial(), s.Dial()
 	changes := []string{"UQ.PUSH q a", "UQ.PUSH q b", "UQ.REM q a", "UQ.POP q", "UQ.PUSH q c", "UQ.BPOP q 0"}
@@ -513,7 +505,6 @@ func TestUniqueQueueWatchACLAndDocs(t *testing.T) {
 
 // However many push, an item waits once.
 func TestUniqueQueueManyClients(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	const clients, pushes, distinct = 50, 20_000, 1000 // a million
 	var wg sync.WaitGroup
@@ -617,7 +608,6 @@ func TestUniqueQueueAgreesWithLua(t *testing.T) {
 // The data of a unique queue lies in the server's memory. A command is one crossing, and leaves
 // no garbage.
 func TestUniqueQueueCostsOneCrossing(t *testing.T) {
-	t.Parallel()
 	harness.NotSanitized(t, "the pool, which saves crossings, is for names alone")
 	s := harness.Start(t)
 	c := s.Dial()
@@ -662,7 +652,6 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 
 // Saving, rewriting and freeing a unique queue needs no Go.
 func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
-	t.Parallel()
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))

@@ -251,7 +251,6 @@ func TestOverdue(t *testing.T) {
 }
 
 func TestWIPErrors(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	c.Do("SET", "s", "x")
@@ -286,7 +285,6 @@ func TestWIPErrors(t *testing.T) {
 
 // Very many jobs are in progress. WIP costs as much as the jobs that it lists.
 func TestWIPOfMany(t *testing.T) {
-	t.Parallel()
 	s := harness.Start(t)
 	c := s.Dial()
 	const many = 20_000
