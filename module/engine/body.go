@@ -10,7 +10,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// Which of two bodies of a job is the later one. Each change of a body (ONCONFLICT replace and debounce, NACK with BODY) is counted in an extra of the
+// The later one of two bodies of a job counts. Each change of a body (ONCONFLICT replace and debounce, NACK with BODY) is counted in an extra of the
 // job, its version. The greatest version counts everywhere, so a body that was replaced doesn't come back, whichever node the job comes
 // back at. A node that missed a change learns it from whatever carries the job (learnBody). A message that says where the job is, or is
 // to be queued, carries no body: it says the version (Whereabouts), and the two nodes compare theirs (compareBodies). A job whose body was

@@ -100,7 +100,7 @@ func (n *Node) Ahead() int64 { return n.clock.ahead }
 func (n *Node) timeJumped(by int64) {
 	n.skipped += by
 	n.mesh.sweep = 0
-	n.tombstones.turned = n.now
+	n.tombstones.Began(n.now)
 	n.mesh.TimeJumped()
 	n.askAnew()
 }

@@ -82,16 +82,13 @@ func cameFrom(extras []byte) []byte {
 // DeathOf returns what is known of a dead letter. From is the job's memory. ok is false if the job is none, or nothing is known.
 func DeathOf(j *store.Job) (d Death, ok bool) {
 	e := j.Extra(store.TagDead)
-	if len(e) < deadHead || !isDead(j) {
+	if len(e) < deadHead || !j.DeadLetter() {
 		return d, false
 	}
 	return Death{
 		At: int64(binary.LittleEndian.Uint64(e)), Why: Why(e[8]), TTL: int64(binary.LittleEndian.Uint32(e[9:])), From: e[deadHead:],
 	}, true
 }
-
-// isDead says whether a job is a dead letter.
-func isDead(j *store.Job) bool { return j.DeadLetter() }
 
 // isDying says whether a job was given up, and couldn't go to its dead-letter queue: the key holds something else.
 func isDying(j *store.Job) bool {
@@ -151,7 +148,7 @@ func (n *Node) noteFailure(j *store.Job, failure []byte) *store.Job {
 // expiresDead makes a job a dead letter whose life is over, if the policy says so (ONEXPIRE dead). Each holder does so by its own clock.
 // The one that would have queued the job next queues it there.
 func (n *Node) expiresDead(j *store.Job) bool {
-	if j.State != store.StateActive && j.State != store.StateQueued || isDead(j) || held(j) || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0 {
+	if j.State != store.StateActive && j.State != store.StateQueued || j.DeadLetter() || held(j) || j.Retry == 0 && j.Flags&(store.FlagDelivered|store.FlagOffered|store.FlagUncertain) != 0 {
 		return false
 	}
 	p := n.policyOf(j)
@@ -248,7 +245,7 @@ func (n *Node) boundDead(q *store.Queue) {
 func (n *Node) tickDead() {
 	budget := tickBudget
 	for name, most := range n.overfull {
-		for q := n.Queue([]byte(name)); q != nil && q.Len > uint64(most) && isDead(q.Head); {
+		for q := n.Queue([]byte(name)); q != nil && q.Len > uint64(most) && q.Head.DeadLetter(); {
 			if budget <= 0 {
 				n.hurryTick()
 				return
@@ -299,7 +296,7 @@ func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
 			j, _ = n.setExtra(j, tag, e)
 		}
 	}
-	if isDead(j) && left > 0 {
+	if j.DeadLetter() && left > 0 {
 		j.ETime = n.now + min(left, MaxSeconds*1000)
 		n.arm(j)
 	}

@@ -198,7 +198,6 @@ func (p *pastRuns) over(vote *wire.Lock, now int64) bool {
 // givenBack remembers pastRuns by job.
 type givenBack struct {
 	table.Generations[store.ID, pastRuns]
-	turned int64
 }
 
 const (
@@ -207,10 +206,7 @@ const (
 )
 
 func (g *givenBack) add(id store.ID, past pastRuns, now int64) {
-	if now-g.turned >= givenBackMS || g.Young() >= givenBackMost {
-		g.Turn()
-		g.turned = now
-	}
+	g.TurnDue(now, givenBackMS, givenBackMost)
 	g.Put(id, past)
 }
 

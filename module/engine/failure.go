@@ -99,7 +99,7 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 	}
 	why := Why(0)
 	switch {
-	case isDead(j):
+	case j.DeadLetter():
 	case f.Dead:
 		why = WhyNacked
 	case p.MaxNacks > 0 && nacks >= p.MaxNacks:

@@ -431,7 +431,6 @@ func hashed(extras []byte) bool {
 // importedIDs are jobs with such IDs that have come from other nodes.
 type importedIDs struct {
 	table.Recent[store.ID]
-	turned int64
 }
 
 const (
@@ -440,10 +439,7 @@ const (
 )
 
 func (r *importedIDs) note(id store.ID, now int64) {
-	if now-r.turned >= importedMS || r.Young() >= importedMax {
-		r.Turn()
-		r.turned = now
-	}
+	r.TurnDue(now, importedMS, importedMax)
 	r.Add(id)
 }
 

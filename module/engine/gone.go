@@ -179,14 +179,10 @@ type past struct {
 // passing remembers a past for each queue. A queue that wasn't asked for lately is forgotten.
 type passing struct {
 	table.Generations[string, past]
-	turned int64
 }
 
 func (g *passing) add(queue string, at past, now int64) {
-	if now-g.turned >= pastMS || g.Young() >= pastMost {
-		g.Turn()
-		g.turned = now
-	}
+	g.TurnDue(now, pastMS, pastMost)
 	g.Put(queue, at)
 }
 

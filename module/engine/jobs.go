@@ -23,7 +23,7 @@ func (n *Node) push(j *store.Job) {
 	q.ATime = n.now
 	q.JobsIn++
 	n.touch(q)
-	if n.policies.DeadMaxed && isDead(j) {
+	if n.policies.DeadMaxed && j.DeadLetter() {
 		n.boundDead(q)
 	}
 }

@@ -269,7 +269,7 @@ func hasRun(j *store.Job) bool {
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                               // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, TermOf(j)*1000 // a copy waits for both
-	if !isDead(j) && !j.Kept() {                        // a dead letter, and an outcome, live longer than the job's own time to live
+	if !j.DeadLetter() && !j.Kept() {                   // a dead letter, and an outcome, live longer than the job's own time to live
 		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	}
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {

@@ -47,15 +47,13 @@ type pendingAdd struct {
 // that a copy that was under way can't bring them back. There are two generations, so a
 // job is remembered for one to two times tombstoneMS, or until tombstoneMax others have ended.
 type tombstones struct {
-	table.Generations[store.ID, bool] // whether it was cancelled
-	turned                            int64
+	table.Generations[store.ID, bool]        // whether it was cancelled
 	cancels                           [2]int // cancelled jobs of the young generation, and of the old one
 }
 
 func (g *tombstones) add(id store.ID, now int64, cancelled bool) {
-	if now-g.turned >= tombstoneMS || g.Young() >= tombstoneMax {
-		g.Turn()
-		g.turned, g.cancels = now, [2]int{0, g.cancels[0]}
+	if g.TurnDue(now, tombstoneMS, tombstoneMax) {
+		g.cancels = [2]int{0, g.cancels[0]}
 	}
 	if g.cancels != [2]int{} { // mostly no job was cancelled, and a job that was stays so
 		cancelled = cancelled || g.cancelled(&id)

@@ -52,14 +52,14 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		switch {
 		case held(j):
 			return false, ErrHeldAt
-		case isDead(j) && to == nil:
+		case j.DeadLetter() && to == nil:
 			return false, ErrDeadAt
 		case to == nil:
 			to = slices.Clone(j.Queue.NameBytes())
 		}
 	}
 	if to == nil {
-		if to = slices.Clone(cameFrom(j.Extras())); !isDead(j) || to == nil {
+		if to = slices.Clone(cameFrom(j.Extras())); !j.DeadLetter() || to == nil {
 			return false, ErrNotDead
 		}
 	}
@@ -69,7 +69,7 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	if j = n.store.Lookup(id); j == nil {
 		return false, ErrNoJob // TakesJobs may have removed a key whose time was over
 	}
-	if isDead(j) {
+	if j.DeadLetter() {
 		return true, n.revive(j, to, m)
 	}
 	from := slices.Clone(j.Queue.NameBytes())

@@ -14,7 +14,7 @@ import (
 
 // deadLetter is a mark in the count of a job's moves: the last move made it a dead letter. It is the lowest
 // bit, so of two moves that were made at once the one with the mark counts.
-const deadLetter = 1
+const deadLetter = store.MarkDead
 
 // moves returns the count of a job's moves, times two, plus deadLetter if it is a dead letter. 0: it is where
 // it was added.
@@ -212,7 +212,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 	if queued || j.State == store.StateActive {
 		n.store.Hold(j)
 	}
-	if isDead(j) && count&deadLetter == 0 && count > moves(j) {
+	if j.DeadLetter() && count&deadLetter == 0 && count > moves(j) {
 		return n.ariseAfter(j, name, count, extras, left, queued)
 	}
 	stays := string(name) == string(j.Queue.NameBytes())

@@ -233,16 +233,16 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 	default:
-		switch adding := n.addsNow(j); {
-		case adding && theirs(&n.self, &p.ID, &id): // both add the job at this moment, and the sender queues it: it hears no objection (names_cross, names_cross_delayed)
+		adding := n.addsNow(j)
+		if adding && theirs(&n.self, &p.ID, &id) { // both add the job at this moment, and the sender queues it: it hears no objection (names_cross, names_cross_delayed)
 			answer.Flags = 0
 			n.leaveJob(n.meet(p, j), max(delayFrom(j, n.now), store.AnnounceMS))
-		default:
-			if !adding && n.isFresh(j) { // another node adds it at this moment, and answers for itself
-				answer.Flags = 0
-			}
-			n.onWillQueue(p, j, m)
+			break
 		}
+		if !adding && n.isFresh(j) { // another node adds it at this moment, and answers for itself
+			answer.Flags = 0
+		}
+		n.onWillQueue(p, j, m)
 	}
 	n.send(p, answer)
 }

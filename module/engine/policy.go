@@ -161,7 +161,7 @@ func PolicyOf(j *store.Job) (p Policy, ok bool) {
 // policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. That of an
 // at-most-once job has no part that needs a retry time.
 func (n *Node) policyOf(j *store.Job) (p Policy) {
-	if isDead(j) {
+	if j.DeadLetter() {
 		return p
 	}
 	p = n.policyFor(j.Queue.NameBytes())

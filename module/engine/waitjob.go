@@ -137,7 +137,7 @@ func (n *Node) endOf(id *store.ID) JobEnd {
 		end.Outcome = OutcomeDone
 	case asked:
 		end.Outcome, end.HasDetail, end.Detail = OutcomeCancelled, len(wish.Reason) > 0, wish.Reason
-	case isDead(j):
+	case j.DeadLetter():
 		end.Outcome = OutcomeDead
 		if f, ok := FailureOf(j); ok && len(f.Reason) > 0 {
 			end.HasDetail, end.Detail = true, f.Reason

@@ -140,7 +140,7 @@ func (q *Queue) FirstDelayed(behind DelayedPlace) *Job {
 	} else {
 		j = j.Next
 	}
-	if j != nil && j.QTime == behind.At && j.CTime == behind.CTime && j.ID == behind.ID {
+	if j != nil && DelayedPlaceOf(j) == behind {
 		j = j.Next
 	}
 	return j

@@ -252,12 +252,15 @@ func (s *Store) countOut(q *Queue, j *Job) {
 	}
 }
 
-// DeadLetter says whether the job is a dead letter: the lowest bit of its TagMoved says that.
+// MarkDead is the bit of a job's TagMoved that says that the job is a dead letter.
+const MarkDead = 1
+
+// DeadLetter says whether the job is a dead letter.
 func (j *Job) DeadLetter() bool { return j.Parts != 0 && deadIn(j.Extras()) }
 
 func deadIn(extras []byte) bool {
 	e := FindExtra(extras, TagMoved)
-	return len(e) == 4 && e[0]&1 != 0
+	return len(e) == 4 && e[0]&MarkDead != 0
 }
 
 // countDead counts a dead letter that comes to the jobs that can be fetched, or leaves them.

@@ -88,7 +88,10 @@ func (r *Roster[K, T]) Pass(budget int, keep func(name K, v *T) bool) (more bool
 
 // Generations is a map that forgets: an entry stays until the second [Generations.Turn] after it came, however many
 // entries there are. It can't be walked.
-type Generations[K comparable, T any] struct{ young, old map[K]T }
+type Generations[K comparable, T any] struct {
+	young, old map[K]T
+	turned     int64 // when [Generations.TurnDue] turned last
+}
 
 func (g *Generations[K, T]) Put(name K, v T) {
 	if g.young == nil {
@@ -115,6 +118,20 @@ func (g *Generations[K, T]) Turn() {
 	g.young, g.old = g.old, g.young
 	clear(g.young)
 }
+
+// TurnDue turns, and says so, if the young generation has begun ms ago, or has most entries. now is in ms, by a clock that is the same in each
+// call. So an entry stays for ms at least, unless very many others come.
+func (g *Generations[K, T]) TurnDue(now, ms int64, most int) (turns bool) {
+	if now-g.turned < ms && len(g.young) < most {
+		return false
+	}
+	g.Turn()
+	g.turned = now
+	return true
+}
+
+// Began sets when the young generation has begun, for a clock that was set.
+func (g *Generations[K, T]) Began(now int64) { g.turned = now }
 
 // Recent is Generations of names without values.
 type Recent[K comparable] struct{ Generations[K, struct{}] }
