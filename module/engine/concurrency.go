@@ -370,10 +370,8 @@ func (n *Node) slotFreed(name []byte) {
 	_, scope, _, hashed, _ := store.LockName(base)
 	r := n.rates.queues[string(scope)]
 	if hashed { // a very long name
-		for _, r = range n.rates.due {
-			if string(n.slotsName([]byte(r.queue))) == string(base) {
-				break
-			}
+		if i := slices.IndexFunc(n.rates.due, func(r *rate) bool { return string(n.slotsName([]byte(r.queue))) == string(base) }); i >= 0 {
+			r = n.rates.due[i]
 		}
 	}
 	if r == nil {

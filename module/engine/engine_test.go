@@ -457,6 +457,23 @@ func TestBodyTooLong(t *testing.T) {
 	assert.Equal(t, blocks, alloc.Blocks())
 }
 
+// A queue counts as limited for as long as somebody may still want its jobs, also where the first tick that sees its settings comes after them.
+func TestLimitedFromTheFirstTick(t *testing.T) {
+	n, _, _ := node(1000)
+	n.SetPolicies(&engine.Policies{Generation: 1, Rated: true, LimitsOf: func([]byte) engine.Limits { return engine.Limits{Rate: engine.Rate{Count: 1, Seconds: 3600}} }})
+	for range 2 {
+		_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000, Retry: 500})
+		require.NoError(t, err)
+	}
+	require.Len(t, n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 10, true, nil), 1)
+	require.Equal(t, 1, n.LimitedQueues())
+	n.Tick()
+	require.Equal(t, 1, n.LimitedQueues())
+	n.SetNow(1000 + 2000)
+	n.Tick()
+	require.Zero(t, n.LimitedQueues(), "nobody has asked again")
+}
+
 // R5, by counts: while a queue is limited by RATE, and its jobs and a client wait, the jobs of other queues cost what they cost without that: the
 // same allocations, the same effects, and their settings aren't looked up again.
 func TestLifeR5(t *testing.T) {

@@ -168,6 +168,7 @@ func (n *Node) rateOf(q *store.Queue) *rate {
 	}
 	if r != nil {
 		n.forgetRate(r) // the blocks of another rate have other names
+		n.serveLater(q) // clients may have waited for the former limits, and whoever asks now isn't one of them
 	}
 	if set.Count == 0 && set.AtOnce == 0 {
 		q.Unrated = n.policies.Generation
@@ -360,14 +361,17 @@ func (n *Node) spend(q *store.Queue) {
 }
 
 // tickRates serves the queues that have waited long enough, and forgets those of which nobody wants jobs any more. If the settings have
-// changed it serves all queues that were limited.
+// changed it serves all queues that were limited by the former ones.
 func (n *Node) tickRates() {
 	now := n.monotonic()
 	if n.rates.generation != n.policies.Generation {
 		n.rates.generation = n.policies.Generation
 		for _, r := range n.rates.due {
-			r.look = now // the order of the heap stays right
+			if r.generation != n.policies.Generation {
+				r.look = now
+			}
 		}
+		heap.Init(&n.rates.due)
 	}
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)

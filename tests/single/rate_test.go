@@ -103,6 +103,34 @@ func TestALimitedQueueIsEmpty(t *testing.T) {
 	assert.Empty(t, c.Do("QCONFIG", "GET", "q").Elems)
 }
 
+// A client that waits is served when its queue's limits change or end, also where another client's command is the first that sees the new ones.
+func TestLimitsChangeBeforeAnotherAsks(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t)
+	c := s.Dial()
+	for i, set := range [][]any{{"QCONFIG", "SET", "q*", "RATE", 5, 3600}, {"QCONFIG", "SET", "q*", "CONCURRENCY", 5}, {"QCONFIG", "DEL", "q*"}} {
+		q := fmt.Sprint("q", i)
+		require.Equal(t, "OK", c.Do("QCONFIG", "SET", "q*", "RATE", 1, 3600, "CONCURRENCY", 1).Str)
+		for range 3 {
+			add(t, c, q, "b", 0)
+		}
+		require.Len(t, c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", q).Elems, 1)
+		w := s.Dial()
+		w.Send("GETJOB", "TIMEOUT", 20_000, "FROM", q)
+		harness.Await(t, 10*time.Second, "the client to wait", func() bool { return c.Do("QSTAT", q).Field("blocked").Int() == 1 })
+		c.Send("MULTI")
+		c.Send("QCONFIG", "DEL", "q*")
+		c.Send(set...)
+		c.Send("GETJOB", "NOHANG", "FROM", q)
+		c.Send("EXEC")
+		for range 4 {
+			c.Receive()
+		}
+		require.Len(t, c.Receive().Elems[2].Elems, 1, "%v", set)
+		require.Len(t, w.Receive().Elems, 1, "%v", set)
+	}
+}
+
 // R3: an allowance that was used stays used over a restart.
 func TestLifeR3(t *testing.T) {
 	t.Parallel()

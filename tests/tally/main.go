@@ -1,6 +1,7 @@
 // Command tally reads what "go test -json" prints, several runs in a row if
-// need be, shows each package's end and all that failed, and ends with one line
-// that adds everything up: "N passed, N failed". It exits 1 where something
+// need be, shows each package's end and all that failed. At the end it says again why each test failed, without the
+// logs around it, so that the last lines of a long run tell; the very last line
+// adds everything up: "N passed, N failed". It exits 1 where something
 // failed, or nothing ran.
 package main
 
@@ -27,6 +28,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 	// counted and broken have the keys of the tests and packages that hold a test which was
 	// counted, or failed. A package's key is its path and a blank.
 	counted, broken := map[string]bool{}, map[string]bool{}
+	var reasons []string
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -72,6 +74,7 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 			switch {
 			case e.Action == "fail" && !broken[key]:
 				failed++
+				reasons = append(reasons, "failed: "+key+"\n"+reason(output[key]))
 			case counted[key]:
 			case e.Action == "skip":
 				skipped++
@@ -92,11 +95,24 @@ func count(in io.Reader, out io.Writer) (passed, failed, skipped int) {
 			delete(output, key)
 		}
 	}
+	fmt.Fprint(out, strings.Join(reasons, ""))
 	if err := lines.Err(); err != nil {
 		fmt.Fprintln(out, "tally:", err)
 		failed++
 	}
 	return passed, failed, skipped
+}
+
+const reasonLines = 12
+
+// reason is the part of a failed test's output that says why it failed: from the first assertion or panic on, reasonLines at most. Where neither
+// is found it is the first lines.
+func reason(output []string) string {
+	at := slices.IndexFunc(output, func(line string) bool {
+		return strings.Contains(line, "Error Trace:") || strings.HasPrefix(line, "panic:")
+	})
+	output = output[max(at, 0):]
+	return strings.Join(output[:min(len(output), reasonLines)], "")
 }
 
 // showCutOff shows the tests of a package that were running when the package ended: one of them has the reason, as that the time

@@ -55,6 +55,11 @@ func TestCount(t *testing.T) {
 {"Action":"run","Package":"a","Test":"T/x"}
 {"Action":"output","Package":"a","Test":"T/x","Output":"panic: test timed out after 9m0s\n"}
 {"Action":"fail","Package":"a"}`, 0, 1, 0, []string{"cut off: a T\n", "cut off: a T/x\npanic: test timed out"}},
+		"the reason at the end, without the log before it": {`{"Action":"output","Package":"a","Test":"T","Output":"a server's log\n"}
+{"Action":"output","Package":"a","Test":"T","Output":"  Error Trace: t.go:1\n"}
+{"Action":"output","Package":"a","Test":"T","Output":"  Error: two isn't three\n"}
+{"Action":"fail","Package":"a","Test":"T"}
+{"Action":"fail","Package":"a"}`, 0, 1, 0, []string{"fail  a (0.0 s)\nfailed: a T\n  Error Trace: t.go:1\n  Error: two isn't three\n"}},
 		"nothing": {"not json", 0, 0, 0, []string{"not json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
