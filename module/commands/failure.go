@@ -155,13 +155,19 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 
 // leading counts the arguments before the first option: those that should be IDs, or names behind NAME, which may look like options.
 func leading(c args, isOption func([]byte) bool) (ids int) {
-	for ids+1 < c.NArgs() && !isOption(c.Arg(ids+1)) {
-		if isName(c.Arg(ids + 1)) {
-			ids++
+	n := c.NArgs() - 1
+	for ids < n {
+		if arg := c.Arg(ids + 1); len(arg) != store.IDLen { // no word is as long as an ID
+			if isOption(arg) {
+				break
+			}
+			if isName(arg) {
+				ids++
+			}
 		}
 		ids++
 	}
-	return min(ids, c.NArgs()-1)
+	return min(ids, n)
 }
 
 func isFailureOption(arg []byte) bool {

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"bytes"
-	"slices"
 	"strconv"
 
 	"jobmesh/module/engine"
@@ -421,12 +420,24 @@ func appendJobs(c args, ids []store.ID, count int) ([]store.ID, error) {
 // readIDs checks all IDs and names, which are the first count arguments, before the command changes any job. It leaves out IDs that no job
 // can have.
 func (m *module) readIDs(c *rm.Ctx, count int) bool {
-	ids, err := appendJobs(c, m.ids[:0], count)
-	if err != nil {
-		fail(c, err)
-		return false
+	m.ids = m.ids[:0]
+	for i := 1; i <= count; {
+		// Nearly all arguments are IDs. The word NAME isn't one.
+		id, canonical, ok := store.ParseID(c.Arg(i))
+		used := 1
+		if !ok {
+			var err error
+			if id, used, err = jobAt(c, i); err != nil {
+				fail(c, err)
+				return false
+			}
+			canonical = true
+		}
+		if canonical {
+			m.ids = append(m.ids, id)
+		}
+		i += used
 	}
-	m.ids = slices.DeleteFunc(ids, func(id store.ID) bool { return id == store.ID{} })
 	return true
 }
 
