@@ -42,13 +42,13 @@ CHAOS = $(GO) test -json -count=1 -timeout 0 ./tests/chaos -run TestChaos -args
 LONG  = $(GO) test -vet=off -tags check -json -count=1 -timeout 15m -run '^TestLong' ./... || bad=1; tests/fuzz.sh $(LONGFUZZ) -json || bad=1; $(CHAOS) -seed 1000 -time $(LONGTIME) -nodes 3 || bad=1; $(CHAOS) -seed 2000 -time $(LONGTIME) -nodes 5 || bad=1; \
   $(GO) test -tags check -json -count=1 -timeout 0 ./module/engine/sim -run Histories -sim.more $(LONGSEEDS) || bad=1
 
-test: setup build vet ## Run all tests but the long ones, and each fuzzer for FUZZTIME (5s): ten minutes
+test: setup build ## Run all tests but the long ones, and each fuzzer for FUZZTIME (5s): ten minutes
 	@set -o pipefail; { bad=0; $(TEST); exit $$bad; } | $(TALLY)
 
 test-long: setup build ## Run what takes longer: tests that are named TestLong…, each fuzzer for LONGFUZZ (30s), chaos on three nodes and on five, LONGTIME (3m) each, and LONGSEEDS (20) more histories of each kind
 	@set -o pipefail; { bad=0; $(LONG); exit $$bad; } | $(TALLY)
 
-test-all: setup build vet ## Run both, as CI does: within forty minutes
+test-all: setup build vet ## Run both, and gofmt and go vet, as CI does: within forty minutes
 	@set -o pipefail; { bad=0; $(TEST); $(LONG); exit $$bad; } | $(TALLY)
 
 chaos: setup build ## Torment a mesh of NODES (3) for TIME (30m), and account for every job (SEED=… again, FAULTS=… some alone)
