@@ -164,6 +164,52 @@ func TestLifeT4(t *testing.T) {
 	eachOnce(t, m.drain(t, "q"), first, cronField(m[0], "each", "last").Int())
 }
 
+// T5 over a mesh: all nodes are down over three slots. Of an entry with skip none of them is made, with last the newest, with all each, once in the mesh.
+func TestLifeT5(t *testing.T) {
+	t.Parallel()
+	var m mesh
+	// The next slot is a moment's away from a full hour, so no further one comes while the test runs.
+	ahead := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + 10*time.Minute))
+	for range 3 {
+		s := harness.Start(t, busConfig(t, durable...), harness.WithClock(t))
+		s.SetClock(ahead)
+		m = append(m, s)
+	}
+	m.meet(t)
+	m.votes(t)
+	made := map[string]int64{"skip": 0, "last": 1, "all": 3}
+	var next int64
+	for missed := range made {
+		next = m[0].Do("CRON", "SET", missed, "LINE", "@hourly", "MISSED", missed, "JOB", missed, "body", "RETRY", 300, "TTL", 3600).Int()
+		m.awaitCron(t, missed, "next", next)
+	}
+	for _, s := range m {
+		s.Stop()
+		s.SetClock(ahead + 3*time.Hour)
+	}
+	m.restart()
+	m.await(t, 3)
+	for missed, want := range made {
+		m.awaitCron(t, missed, "made", want)
+		m.awaitCron(t, missed, "missed-slots", 3-want)
+		var slots []int64
+		for _, slot := range m.drain(t, missed) {
+			slots = append(slots, slot)
+		}
+		slices.Sort(slots)
+		var all []int64
+		for i := 3 - want; i < 3; i++ {
+			all = append(all, next+i*3600)
+		}
+		assert.Equal(t, all, slots, missed)
+		for _, s := range m {
+			v := s.Do("CRON", "GET", missed)
+			assert.Equal(t, []int64{want, 3 - want}, []int64{v.Field("made").Int(), v.Field("missed-slots").Int()}, missed)
+		}
+	}
+	m.awaitNoJobs(t)
+}
+
 // T8: what is set again, or deleted, at a node that the others don't reach counts when they meet.
 func TestLifeT8(t *testing.T) {
 	t.Parallel()

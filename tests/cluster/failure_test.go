@@ -73,6 +73,69 @@ func TestLifeF9(t *testing.T) {
 	m.awaitNoJobs(t)
 }
 
+// F9 with a partition: both sides deliver the job and give it back. When they have met, the count is the sum, at all nodes.
+func TestLifeF9Apart(t *testing.T) {
+	t.Parallel()
+	w := namespaces(t, 3)
+	m := w.mesh
+	require.Equal(t, "OK", m[0].Do("QCONFIG", "SET", "q", "MAXNACKS", 6, "MAXDELIVERIES", 100).Str)
+	awaitSetting(t, "q", "maxdeliveries", "100", m...)
+	id := added(t, m[0].Dial(), "q", "b", 5000, "RETRY", 3, "REPLICATE", 3)
+	fails := func(s *harness.Server) {
+		t.Helper()
+		v := s.Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+		require.NotEmpty(t, v.Elems)
+		require.Equal(t, id, v.Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), s.Do("NACK", id).Int())
+	}
+	w.move(1, 2)
+	for i, others := range []string{"1", "1", "0"} {
+		harness.Await(t, 20*time.Second, "both sides to miss each other", func() bool { return m[i].Info("jobmesh", "jobmesh_reachable_nodes") == others })
+	}
+	fails(m[0])
+	fails(m[2]) // when its retry time is over there
+	fails(m[2])
+	fails(m[0])
+	for _, s := range []*harness.Server{m[0], m[2]} {
+		assert.Equal(t, int64(2), s.Do("SHOW", id).Field("deliveries").Int(), "what this side knows")
+	}
+	w.move(0, 2)
+	w.await(t, 3)
+	fails(m[0])
+	for _, s := range m {
+		harness.Await(t, 20*time.Second, "the sum to be known", func() bool { return s.Do("SHOW", id).Field("deliveries").Int() == 5 })
+		assert.Equal(t, "q", s.Do("SHOW", id).Field("queue").Str)
+	}
+	fails(m[0])
+	for _, s := range m {
+		shows(t, s, id, "why", "max-nacks")
+		assert.Equal(t, int64(6), s.Do("SHOW", id).Field("deliveries").Int())
+	}
+}
+
+// D3 over a mesh: each holder makes a job that expires a dead letter, and one of them queues it.
+func TestLifeD3(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	for round := range 3 {
+		id := added(t, m[round].Dial(), "q", "b", 5000, "REPLICATE", 3, "RETRY", 1, "TTL", 2, "ONEXPIRE", "dead")
+		for _, s := range m {
+			shows(t, s, id, "why", "expired")
+			assert.Equal(t, []string{"q:dead", "q"}, []string{s.Do("SHOW", id).Field("queue").Str, s.Do("SHOW", id).Field("from").Str})
+		}
+		awaitCount(t, m[1], "q:dead", "len", 1)
+		for range 5 { // as long as holders might think of queueing it, too
+			time.Sleep(300 * time.Millisecond)
+			require.Equal(t, int64(1), m[2].Do("QLEN", "q:dead", "MESH").Field("len").Int(), "queued once")
+		}
+		v := m[(round+1)%3].Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q:dead")
+		require.NotEmpty(t, v.Elems)
+		require.Equal(t, id, v.Elems[0].Elems[1].Str)
+		require.Equal(t, int64(1), m[(round+1)%3].Do("ACKJOB", id).Int())
+		m.awaitNoJobs(t)
+	}
+}
+
 // D9: a job is revived while a node with a copy is away. That node's copy follows, and the job is in one queue.
 func TestLifeD9(t *testing.T) {
 	t.Parallel()

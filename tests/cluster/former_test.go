@@ -62,6 +62,7 @@ func TestLifeS10(t *testing.T) {
 		{"ADDJOB", "q", "b", 1000, "UNIQUE", "until-processed", "LIMIT", 2},
 		{"ADDJOBS", "q", 1000, "UNIQUE", "during-processing", "LIMIT", 2, "BODIES", "b"},
 		{"QCONFIG", "SET", "q", "LIMIT", 2},
+		{"CRON", "SET", "e", "EVERY", 60, "JOB", "q", "b"},
 	} {
 		v := s.Do(refused...)
 		assert.True(t, v.Err("ERR node "+former.String()+" has a version without this"), "%v: %v", refused, v)

@@ -81,6 +81,17 @@ func limitsNeedAMajority(t *testing.T, setting ...any) {
 	m[1:].resume()
 	v := c.Receive()
 	require.NotEmpty(t, v.Elems, "when there is a majority again")
+
+	// The side with a majority goes on.
+	added(t, m[1].Dial(), "q", "b", 5000, "REPLICATE", 1)
+	m[:1].stop()
+	defer m[:1].resume()
+	for _, s := range m[1:] {
+		harness.Await(t, 20*time.Second, "the node to be missed", func() bool { return s.Info("jobmesh", "jobmesh_reachable_nodes") == "1" })
+	}
+	v = m[2].Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+	require.NotEmpty(t, v.Elems)
+	assert.NotEqual(t, "quorum", m[2].Do("QSTAT", "q").Field("limited").Str)
 }
 
 // In MULTI nothing is to be had where other nodes have to be asked; NOHANG waits for their answers alone.

@@ -163,7 +163,6 @@ func TestLifeW9(t *testing.T) {
 		other := m[(i+1)%3]
 		require.Equal(t, int64(1), other.Do("ACKJOB", id, "RESULT", "theirs").Int())
 		cut := make(chan harness.Value)
-		conn := m[i].Dial
 		go func() {
 			c, err := harness.Dial(m[i].Addr(), time.Minute)
 			if err != nil {
@@ -172,7 +171,6 @@ func TestLifeW9(t *testing.T) {
 			}
 			cut <- c.Do("ACKJOB", id, "RESULT", "mine")
 		}()
-		_ = conn
 		time.Sleep(200 * time.Millisecond) // so that its command comes before the others' words, mostly
 		m[i].Resume()
 		<-cut
@@ -197,7 +195,8 @@ func TestLifeW11(t *testing.T) {
 		ids[i] = addTo(t, c, "ASYNC", "REPLICATE", 1, "RETRY", 600)
 	}
 	wait := append(append([]any{"WAITJOB"}, ids...), 0)
-	for range 3 {
+	var before, used [2]int64 // of both nodes, when the first have gone, and the last
+	for round := range 3 {
 		var clients []*harness.Conn
 		for range 100 { // 100,000 waits
 			w := b.Dial()
@@ -209,7 +208,14 @@ func TestLifeW11(t *testing.T) {
 			w.Close()
 		}
 		awaitWaits(t, b, 0)
+		if round == 0 {
+			before = [2]int64{a.UsedMemory(), b.UsedMemory()}
+		}
 	}
+	harness.Await(t, 60*time.Second, "the memory to be as before", func() bool {
+		used = [2]int64{a.UsedMemory(), b.UsedMemory()}
+		return used[0] < before[0]+500_000 && used[1] < before[1]+500_000
+	})
 	last := b.Dial()
 	last.Send(append(append([]any{"WAITJOB"}, ids[:3]...), 0)...)
 	awaitWaits(t, b, 1)

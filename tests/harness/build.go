@@ -34,6 +34,27 @@ func Build(t testing.TB, args ...string) string {
 	return so
 }
 
+// BuildFormer makes the module as it was at a commit of the repository, and returns its file. It skips the test where the history isn't there.
+func BuildFormer(t testing.TB, commit string) string {
+	t.Helper()
+	NotSanitized(t, "a former release is built without sanitizers")
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "source.tar")
+	git := exec.Command("git", "archive", "-o", archive, commit)
+	git.Dir = Root(t)
+	if out, err := git.CombinedOutput(); err != nil {
+		t.Skipf("the source of %s isn't there: %v %s", commit, err, out)
+	}
+	run(t, "tar", "-x", "-f", archive, "-C", dir)
+	so := filepath.Join(dir, "jobmesh.so")
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", so, "./module")
+	build.Dir = dir
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, os.Chmod(so, 0o755))
+	return so
+}
+
 func buildSanitized(t testing.TB, args []string) string {
 	so := filepath.Join(t.TempDir(), "module.so")
 	run(t, "tests/sanitize.sh", append([]string{"build", so}, args...)...)

@@ -119,6 +119,14 @@ func Binary() string {
 	return "redis-server"
 }
 
+// Module is the module to test: $JOBMESH_SO, or the one that make has built.
+func Module(t testing.TB) string {
+	if so := os.Getenv("JOBMESH_SO"); so != "" {
+		return so
+	}
+	return filepath.Join(Root(t), "jobmesh.so")
+}
+
 // FreePort returns a port that nobody listens on. The port 10,000 above it, which Redis
 // and the module use for their buses, is free too. Both lie below the ports that the
 // kernel gives to connections, so that a server that is restarted finds them free again.
@@ -157,11 +165,7 @@ func reserve(t testing.TB, port int) bool {
 
 // New prepares a server without starting it.
 func New(t testing.TB, opts ...Option) *Server {
-	module := os.Getenv("JOBMESH_SO")
-	if module == "" {
-		module = filepath.Join(Root(t), "jobmesh.so")
-	}
-	set := settings{module: module, host: "127.0.0.1", binary: Binary(), preload: os.Getenv("JOBMESH_PRELOAD")}
+	set := settings{module: Module(t), host: "127.0.0.1", binary: Binary(), preload: os.Getenv("JOBMESH_PRELOAD")}
 	for _, o := range opts {
 		o(&set)
 	}
@@ -201,6 +205,15 @@ func (s *Server) Move(old, line string) {
 	require.GreaterOrEqual(s.t, i, 0, "redis.conf has no line %q", old)
 	s.lines[i] = line
 	s.usePort(FreePort(s.t))
+}
+
+// LoadInstead makes a stopped server load another module from its next start on.
+func (s *Server) LoadInstead(module string) {
+	s.t.Helper()
+	i := slices.IndexFunc(s.lines, func(l string) bool { return strings.HasPrefix(l, "loadmodule ") })
+	require.GreaterOrEqual(s.t, i, 0, "the server loads no module")
+	s.lines[i] = "loadmodule " + module
+	s.usePort(s.Port)
 }
 
 // Start starts a server and waits until it serves.

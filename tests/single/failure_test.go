@@ -218,6 +218,8 @@ func TestLifeF17(t *testing.T) {
 	require.Equal(t, int64(1), c.Do("ENQUEUE", id).Int())
 	require.Equal(t, int64(1), c.Do("QLEN", "q").Int())
 	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("nacks").Int())
+	assert.Equal(t, int64(1), c.Do("SHOW", id).Field("additional-deliveries").Int(), "as for any ENQUEUE")
+	require.Equal(t, id, get(t, c, "q"))
 }
 
 // D1: a dead job keeps its ID, body and counters, and tells when and why it died, and where it came from.

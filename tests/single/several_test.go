@@ -95,6 +95,22 @@ func TestLifeG3(t *testing.T) {
 	assert.Equal(t, []string{"b1"}, bodies(c.Do("GETJOB", "NOHANG", "COUNT", 10, "FROM", "q")))
 }
 
+// G3, limited queues: a client that waits with COUNT gets no more jobs than the queue's limit lets it.
+func TestLifeG3Limited(t *testing.T) {
+	for name, limit := range map[string][]any{"slots": {"CONCURRENCY", 2}, "rate": {"RATE", 2, 3600}} {
+		t.Run(name, func(t *testing.T) {
+			s := harness.Start(t)
+			c := s.Dial()
+			require.Equal(t, "OK", c.Do(append([]any{"QCONFIG", "SET", "q"}, limit...)...).Str)
+			got := afterPause(t, s, 5, "", 10, 10)
+			all := append(bodies(got[0]), bodies(got[1])...)
+			assert.ElementsMatch(t, []string{"b0", "b1"}, all)
+			assert.Equal(t, int64(3), c.Do("QLEN", "q").Int())
+			assert.Equal(t, name, c.Do("QSTAT", "q").Field("limited").Str)
+		})
+	}
+}
+
 // Very many jobs that come at once are given bit by bit. A client gets as many as its count, if as many are there in one of
 // these bits.
 func TestVeryManyAtOnce(t *testing.T) {
