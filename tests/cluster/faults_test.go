@@ -48,7 +48,7 @@ func (m mesh) restart() {
 	}
 }
 
-func TestTotalQueueKilled(t *testing.T) {
+func TestLongTotalQueueKilled(t *testing.T) {
 	t.Parallel()
 	m := start(t, nodes, durable...)
 	q := newQueue(t, m, 3000, "REPLICATE", 3, "RETRY", 1)

@@ -300,7 +300,7 @@ func TestLockBeforeTheMesh(t *testing.T) {
 
 // Two meshes that meet while both have given the same locks refuse those until the leases are
 // over, and give all others.
-func TestMeshesWithTheSameLocksMeet(t *testing.T) {
+func TestLongMeshesWithTheSameLocksMeet(t *testing.T) {
 	for _, half := range []int{2, 3} {
 		t.Run(fmt.Sprint(half), func(t *testing.T) {
 			t.Parallel()
@@ -680,7 +680,7 @@ func TestLostVotesWithoutALease(t *testing.T) {
 
 // A node that may have lost votes forgets very many locks bit by bit. If it is killed in between,
 // the locks that are left still don't count, and a holder keeps its lock.
-func TestKilledWhileItForgetsLocks(t *testing.T) {
+func TestLongKilledWhileItForgetsLocks(t *testing.T) {
 	const locks = 30_000
 	s := node(t, "appendonly yes")
 	c := s.Dial()

@@ -128,7 +128,7 @@ func links(s *harness.Server) (n int) {
 	return n
 }
 
-func TestTotalQueuePartitioned(t *testing.T) {
+func TestLongTotalQueuePartitioned(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, nodes)
 	q := newQueue(t, w.mesh, 3000, "REPLICATE", 3, "RETRY", 1)

@@ -276,7 +276,7 @@ func TestAFlushEndsLocksInWhatIsSaved(t *testing.T) {
 
 // The server's own commands find an empty queue in the key of a queue that was flushed. They do the
 // same at a replica, and when the log is read.
-func TestKeysOfFlushedQueues(t *testing.T) {
+func TestLongKeysOfFlushedQueues(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   string // with the names of keys that are left in k
 		keys []string

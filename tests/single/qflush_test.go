@@ -89,7 +89,7 @@ func TestQueueFlushInMultiAndScripts(t *testing.T) {
 
 // Very many jobs go in slices. A client that waits is given none of them, and a replica and the log follow (which the server writes at once: with
 // everysec it may wait for the disk).
-func TestQueueFlushOfVeryMany(t *testing.T) {
+func TestLongQueueFlushOfVeryMany(t *testing.T) {
 	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync no"))
 	replica := harness.Start(t, harness.WithReplicaOf(s))
 	replica.AwaitSync()

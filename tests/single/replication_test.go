@@ -255,7 +255,7 @@ func TestQueueComesBackToAWaitingClient(t *testing.T) {
 // A queue comes home and goes away again in one transaction, or before the effects of its coming
 // home are logged. So these are logged later, when the jobs are in another database. All the same
 // the log and the replicas have the same jobs, and no at-most-once job is delivered twice.
-func TestQueueMovesInATransaction(t *testing.T) {
+func TestLongQueueMovesInATransaction(t *testing.T) {
 	const home, away, some = "MOVE q 0", "MOVE q 1", "GETJOB NOHANG COUNT 2 FROM q" // moved from the other one
 	crashes := map[string]struct {
 		config []string

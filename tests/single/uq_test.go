@@ -504,7 +504,7 @@ func TestUniqueQueueWatchACLAndDocs(t *testing.T) {
 }
 
 // However many push, an item waits once.
-func TestUniqueQueueManyClients(t *testing.T) {
+func TestLongUniqueQueueManyClients(t *testing.T) {
 	s := harness.Start(t)
 	const clients, pushes, distinct = 50, 20_000, 1000 // a million
 	var wg sync.WaitGroup
@@ -651,7 +651,7 @@ func TestUniqueQueueCostsOneCrossing(t *testing.T) {
 }
 
 // Saving, rewriting and freeing a unique queue needs no Go.
-func TestUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
+func TestLongUniqueQueueSavesWhileGoIsBusy(t *testing.T) {
 	harness.NotSanitized(t, harness.ForksHang)
 	so := harness.Build(t, "-tags", "jobmesh_busy", "./module")
 	s := harness.Start(t, harness.WithModule(so), harness.WithConfig("appendonly yes", "aof-use-rdb-preamble no"))
