@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -37,9 +38,12 @@ func FuzzParse(f *testing.F) {
 		"ADDJOB q b 0 AFTER D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 ONDEAD run RETRY 0", "JSCAN STATE deferred STATE blocked STATE delayed", "JSCAN 7 MESH TIMEOUT 7 COUNT 1000 QUEUE q STATE queued", "QFLUSH q ALL MESH TIMEOUT 7",
 		"NACK D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 x DELAY 5 REASON DEAD", "NACK x DEAD reason y", "NACK x REASON BODY BODY DEAD DELAY 3", "ENQUEUE x y UNSTARTED", "MOVEJOB x y TO q PRIORITY 100", "MOVEJOB x AT 1790000100 PRIORITY 1 TO AT", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 progress PROGRESS", "WORKING D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a0 x", "MOVEJOB FROM q COUNT 5 TO p MESH TIMEOUT 7",
 		"ADDJOB q b 0 BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead", "ADDJOB q b 0 NAME NAME RETRY 5", "ADDJOBS q 0 NAME x BODIES b", "NACK NAME DEAD NAME x BODY b", "WORKING NAME PROGRESS x NAME PROGRESS y",
-		"WAITJOB NAME 5 NAME NAME 5 ANY", "MOVEJOB NAME FROM TO q", "ENQUEUE NAME UNSTARTED UNSTARTED", "CANCELJOB NAME", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
+		"ADDJOB q b 0 DELAY 2.25 TTL 9 KEEP 2147483647", "ADDJOB q b 0 AT 1790000100.001", "NACK x DELAY 0.0005 REASON DELAY", "MOVEJOB x AT 1790000100.5", "ACKJOB x RESULT KEEP KEEP 0", "CANCELJOB x y SOFT REASON SOFT",
+		"WIP q DELAYED", "WIP q COUNT 5 DELAYED CURSOR 1790000100123", "WIP q DELAYED CURSOR 1790000100123.18446744073709551615.D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 MESH COUNT 1000 TIMEOUT 5", "WIP q CURSOR 0 OVERDUE",
+		"CRON SET e EVERY 60 OFFSET 59 MISSED all FROM 5 UNTIL 9 JOB q b RETRY 0 QUORUM any", "CRON SET JOB LINE */5~1-4~*~*~sat,7 ZONE Europe/Berlin MISSED skip JOB JOB JOB UNIQUE until-processed KEY k QUORUM any",
+		"WAITCOPIES D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 NAME n 5 COPIES 65535", "PAUSE q all FOR 0.5", "WAITJOB NAME 5 NAME NAME 5 ANY", "MOVEJOB NAME FROM TO q", "ENQUEUE NAME UNSTARTED UNSTARTED", "CANCELJOB NAME", "ADDJOBS q 0 BACKOFF 0 0 DEAD DEAD ONEXPIRE drop BODIES a b",
 	} {
-		f.Add([]byte(strings.ReplaceAll(s, " ", "\xff")))
+		f.Add([]byte(strings.ReplaceAll(strings.ReplaceAll(s, " ", "\xff"), "~", " ")))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		w := words(bytes.Split(line, []byte{0xff}))
@@ -123,6 +127,16 @@ func FuzzParse(f *testing.F) {
 		if ids, wait, _, err := parseWaitJob(w, nil); err == nil {
 			require.True(t, len(ids) > 0 && len(ids) <= engine.MaxWaitIDs && wait >= 0)
 		}
+		if ids, wait, copies, err := parseWaitCopies(w, nil); err == nil {
+			require.True(t, len(ids) > 0 && len(ids) <= maxIDs && wait >= 0 && copies >= 0 && copies <= engine.MaxReplicate)
+		}
+		if len(w) >= 6 {
+			if name, s, err := parseCron(w, &defaults{copies: 1, now: 1_790_000_000_123}); err == nil {
+				require.True(t, len(name) > 0 && len(name) <= engine.MaxCronName && len(s.Options) <= maxCronOptions)
+				require.True(t, s.Every > 0 != (s.Line != "") && s.Offset >= 0 && s.Offset <= max(s.Every-1, 0) && s.Missed <= engine.MissedAll)
+				require.True(t, s.From >= 0 && s.Until >= 0 && (s.Until == 0 || s.From <= s.Until))
+			}
+		}
 		if ids, unstarted, err := parseEnqueue(w); err == nil {
 			require.True(t, ids >= 0 && ids < len(w) && (!unstarted || ids > 0 && ids == len(w)-2))
 		}
@@ -145,6 +159,11 @@ func FuzzParse(f *testing.F) {
 			}
 			if p, err := parseWIP(w); err == nil {
 				require.True(t, p.count >= 1 && p.count <= engine.MaxWIP && p.timeout > 0 && (p.count <= engine.MaxMeshWIP || !p.mesh))
+				require.False(t, p.overdue && p.delayed || p.from != nil && !p.delayed)
+				require.True(t, p.behind.At >= 0 && (p.from != nil || p.behind == store.DelayedPlace{}))
+				again := wip{from: []byte(fmt.Sprintf("%d.%d.%s", p.behind.At, p.behind.CTime, p.behind.ID.String()))} // as putDelayedCursor answers it
+				require.True(t, again.readCursor())
+				require.Equal(t, p.behind, again.behind)
 			}
 		}
 		if len(w) >= 3 {

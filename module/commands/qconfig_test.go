@@ -19,6 +19,7 @@ func FuzzSettings(f *testing.F) {
 	for _, line := range []string{
 		"SET q UNIQUE window TTL 5 KEY k SCOPE mesh ONCONFLICT reschedule 3 QUORUM any", "SET q UNIQUE until-processed ONCONFLICT debounce 3 DELAY 2", "SET a:* RETRY 0 TTL 9 DELAY 1 MAXLEN 3 REPLICATE 1", "SET b?\\* EXCLUDE yes",
 		"SET q UNIQUE before-and-during-processing LOCKTTL 5 RUNTTL 6 ONBUSY dead", "SET q UNIQUE none", "SET q UNIQUE until-processed LIMIT 256 ONCONFLICT raise",
+		"SET q BACKOFF 1 8 JITTER 5 MAXNACKS 3 MAXDELIVERIES 65535 MAXLAPSES 7 DEAD d DEADTTL 0 ONEXPIRE dead KEEP 9 DEADMAX 5", "SET q* PRIORITY -100 CONCURRENCY 65535 RATE 1000000 86400 QUORUM any",
 	} {
 		w := words(append([][]byte{nil}, bytes.Split([]byte(line), []byte(" "))...))
 		s := &settings{name: string(w.Arg(2))}
