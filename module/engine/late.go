@@ -34,6 +34,7 @@ const (
 	lateLookMS    = 500    // between looks whether all nodes can be asked
 	lateBatch     = 500    // jobs in a question
 	lateAskMost   = 10_000 // jobs in a question that is answered
+	lateBackSlice = 2_000  // jobs that come back in a tick when all stay
 	gateMS        = 2_000  // so long a node waits, after its start, to hear of flushes
 	flushesMost   = 1000   // flushes that are remembered
 	flushKeepMS   = 24 * 3600 * 1000
@@ -482,6 +483,7 @@ type lateFlush struct {
 	walks  bool       // the walk that is under way is for it, too
 	walked bool       // all jobs were met
 	ids    []store.ID // set aside, and not decided
+	ranked int        // how many have come back since it was known that all stay
 
 	batch  []store.ID // the others are asked about them, the last ones of ids
 	doubt  []bool     // whether some node isn't sure
@@ -678,12 +680,15 @@ func (n *Node) stepLate(lf *lateFlush) {
 		n.endLate(lf)
 		return
 	case now >= lf.began+lateMS || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return p.Connected && !n.mesh.features[p.ID].Bounds }):
-		for i := range lf.ids {
-			if j := n.store.Lookup(&lf.ids[i]); j != nil {
-				n.letBack(j, i)
+		from := max(0, len(lf.ids)-lateBackSlice)
+		for i := range lf.ids[from:] {
+			if j := n.store.Lookup(&lf.ids[from+i]); j != nil {
+				n.letBack(j, lf.ranked)
 			}
+			lf.ranked++
 		}
-		n.endLate(lf)
+		lf.ids = lf.ids[:from]
+		n.hurryTick()
 		return
 	case now < lf.look:
 		n.wake = min(n.wake, n.now+lf.look-now)

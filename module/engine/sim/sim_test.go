@@ -167,7 +167,10 @@ var histories = map[string]Config{
 	}},
 	"flushed away in trouble": {PerTenSeconds: 600, Nodes: 4, Jobs: 500, Seconds: 300, AckShare: 0.8, Wiped: 1, Replicate: 2, DelaySecs: 60, Async: 0.2, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 600, Partitions: 120, CutSecs: 60, Stops: 60, Crashes: 20, Wipes: 5, Replaced: 5, Promotions: 10,
-		Rewrites: 60, Resets: 60, PauseQueue: 120, Renames: 20, Pauses: 20, Skew: 20_000, Steps: 30, StepMS: 60_000, NodesLate: true,
+		Rewrites: 60, Resets: 60, PauseQueue: 120, Pauses: 20, Skew: 20_000, Steps: 30, StepMS: 60_000, NodesLate: true,
+	}},
+	"flushed and crashed": {PerTenSeconds: 500, Nodes: 3, Jobs: 500, Seconds: 300, AckShare: 0.2, Replicate: 2, Lazy: true, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Flushes: 900, Crashes: 150, Stops: 60, Rewrites: 60, Resets: 30, PauseQueue: 400, Skew: 5000, Steps: 30, StepMS: 60_000,
 	}},
 	"failing": {PerTenSeconds: 200, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.4, Once: 0.1, Replicate: 3, Failing: 0.8, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pauses: 20, Leaving: 20, Crashes: 20, Stops: 20, Rewrites: 60, PauseQueue: 30,
