@@ -73,6 +73,9 @@ const featureDelays = 65536
 // featureBodies is another: a node that has it keeps the versions of bodies.
 const featureBodies = 262144
 
+// featureBounds is another: a node that has it tells wire.Bounds, and takes AskGiven and Flushes.
+const featureBounds = 524288
+
 const maxZone = 64 // bytes of a zone's name
 
 // busOffset is how far the port of a node's bus is above its port for clients.
@@ -170,7 +173,7 @@ func (m *module) openBus() {
 		Listen:    net.JoinHostPort(host, strconv.FormatInt(port, 10)),
 		Advertise: m.mesh.announce,
 		ID:        m.node.Self(),
-		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates | featureSlots | featureResults | featureCrons | featureReturns | featureLimits | featureReplaces | featureNames | featureDelays | featureBodies,
+		Features:  featureOffers | featureBatches | featureCounts | featureEntries | featureCopies | featureFlushes | featureJobs | featureFailures | featureRates | featureSlots | featureResults | featureCrons | featureReturns | featureLimits | featureReplaces | featureNames | featureDelays | featureBodies | featureBounds,
 		Secret:    []byte(m.mesh.secret),
 		Wake: func() {
 			m.server.Post(func(*rm.Server) { m.later(0, m.drain) })
@@ -324,7 +327,7 @@ func (m *module) busEvent(e bus.Event) {
 			Batches: e.Features&featureBatches != 0, Counts: e.Features&featureCounts != 0, Entries: e.Features&featureEntries != 0,
 			Copies: e.Features&featureCopies != 0, Flushes: e.Features&featureFlushes != 0, Jobs: e.Features&featureJobs != 0, Failures: e.Features&featureFailures != 0, Rates: e.Features&featureRates != 0,
 			Slots: e.Features&featureSlots != 0, Results: e.Features&featureResults != 0, Crons: e.Features&featureCrons != 0, Returns: e.Features&featureReturns != 0, Limits: e.Features&featureLimits != 0, Replaces: e.Features&featureReplaces != 0,
-			Names: e.Features&featureNames != 0, Delays: e.Features&featureDelays != 0, Bodies: e.Features&featureBodies != 0,
+			Names: e.Features&featureNames != 0, Delays: e.Features&featureDelays != 0, Bodies: e.Features&featureBodies != 0, Bounds: e.Features&featureBounds != 0,
 		})
 		m.learnHost(e.Local)
 		m.node.Mesh().Up(id, e.Advertised, m.mesh.met[id])

@@ -37,6 +37,7 @@ func (m *module) nodesText(forFile bool) string {
 		}
 		b.WriteString(deletionsText(m.node.Deletions()))
 		b.WriteString(pastText(m.node.Past()))
+		b.WriteString(knownText(m.epoch.Process, m.node.Known()))
 		v := m.node.Locks().Votes()
 		b.WriteString(varsText(v, max(m.mesh.tokens, v.Tokens)))
 	}
@@ -44,9 +45,9 @@ func (m *module) nodesText(forFile bool) string {
 }
 
 // pastTimes are the times of [engine.Past] with the words that begin their lines in the nodes' file. A time in Unix
-// milliseconds follows.
+// milliseconds follows; behind line a number, and behind created a job's creation time.
 func pastTimes(p *engine.Past) map[string]*int64 {
-	return map[string]*int64{"promoted": &p.Promoted, "inexact": &p.Inexact}
+	return map[string]*int64{"promoted": &p.Promoted, "inexact": &p.Inexact, "line": &p.Line, "created": &p.Created}
 }
 
 func pastText(p engine.Past) string {
@@ -58,6 +59,43 @@ func pastText(p engine.Past) string {
 		}
 	}
 	return b.String()
+}
+
+// knownLine begins the line of the nodes' file for [engine.Known]. The process that wrote it follows, and then all, or for each node the
+// first four bytes of its ID and a creation time; - stands for no nodes.
+const knownLine = "known"
+
+func knownText(process uint64, k engine.Known) string {
+	var list []string
+	for _, node := range slices.Sorted(maps.Keys(k.Since)) {
+		list = append(list, fmt.Sprintf("%08x:%d", node, k.Since[node]))
+	}
+	text := cmp.Or(strings.Join(list, ","), "-")
+	if k.All {
+		text = "all"
+	}
+	return fmt.Sprintf("%s %016x %s\n", knownLine, process, text)
+}
+
+// parseKnown reads the fields of that line. What it can't read isn't known.
+func parseKnown(f []string) (process uint64, k engine.Known) {
+	if len(f) != 3 {
+		return 0, k
+	}
+	process, err := strconv.ParseUint(f[1], 16, 64)
+	if k.All = f[2] == "all"; err != nil {
+		return 0, engine.Known{}
+	}
+	k.Since = map[uint32]uint64{}
+	for entry := range strings.SplitSeq(f[2], ",") {
+		name, at, _ := strings.Cut(entry, ":")
+		node, wrong := strconv.ParseUint(name, 16, 32)
+		ctime, err := strconv.ParseUint(at, 10, 64)
+		if wrong == nil && err == nil {
+			k.Since[uint32(node)] = ctime
+		}
+	}
+	return process, k
 }
 
 // forgottenLine begins the line of the nodes' file for a node of [membership.Table.Forgotten]; its ID follows.
@@ -176,6 +214,10 @@ func (m *module) loadNodes() error {
 			}
 			continue
 		}
+		if len(f) > 0 && f[0] == knownLine {
+			m.knowing, m.known = parseKnown(f)
+			continue
+		}
 		if len(f) > 0 && f[0] == deletedLine {
 			m.node.SetDeletions(parseDeletions(f))
 			continue
@@ -256,9 +298,10 @@ func (m *module) saveNodes() error {
 func (m *module) nodesSave() (write func() (stale bool, err error), kept func()) {
 	m.watchDir()
 	m.mesh.saves++
-	n, files, text, votes := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Locks().Votes()
+	n, files, text, votes, past := m.mesh.saves, slices.Clone(m.mesh.files), m.nodesText(true), m.node.Locks().Votes(), m.node.Past()
 	return func() (bool, error) { return m.mesh.file.write(n, files, text) }, func() {
 		m.later(0, func(*rm.Ctx) {
+			m.node.PastKept(past)
 			if n > m.mesh.kept && votes.Longest.Known() {
 				m.mesh.kept = n
 				m.node.Locks().VotesKept(votes)

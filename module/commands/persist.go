@@ -143,6 +143,9 @@ func (m *module) loading(c *rm.Ctx, phase rm.LoadPhase) {
 	if m.enqueueOnce && (m.final || m.phase == rm.LoadRDB && m.saved.Final != 0) {
 		t.Exact = true // an older release has ended by JOBMESH SHUTDOWN
 	}
+	if t.Clean = m.logExact && m.inOrder && !t.Same; t.Clean {
+		m.node.SetKnown(m.known)
+	}
 	m.settled(m.node.Settle(t))
 	m.endVotes()
 	m.carryOut(c)

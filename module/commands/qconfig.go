@@ -496,6 +496,8 @@ func entryText(e *entries.Entry) string {
 		return fmt.Sprintf("pause of %q", e.Name)
 	case e.Kind == engine.EntryCron:
 		return fmt.Sprintf("recurring job %q", e.Name)
+	case e.Kind == engine.EntryFlush:
+		return fmt.Sprintf("flush of %q", e.Name)
 	case e.Kind != engine.EntrySettings:
 		return fmt.Sprintf("entry %d %q", e.Kind, e.Name)
 	case e.Deleted:

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"jobmesh/cgo/record"
+	"jobmesh/module/engine"
 	"jobmesh/module/lock"
 	"jobmesh/module/store"
 	"jobmesh/rm"
@@ -77,6 +78,9 @@ type restart struct {
 	// logExact: the data that was loaded last is known to be all that there was. It is
 	// valid from the end of loading on, before the locks are settled.
 	logExact bool
+	knowing  uint64       // the process that has written known into the nodes' file
+	known    engine.Known // what it knew of jobs
+	inOrder  bool         // that process has ended in order, and the data that were loaded last are all that it left
 	last     *lastRun     // nil once it was used
 	files    aofSum       // sum of the AOF's files by content, before they were loaded
 	inodes   aofSum       // the same by inode; while the process runs, the inodes that the file synced names
@@ -479,7 +483,7 @@ func hashTail(h io.Writer, file string, _ bool) error {
 // so, it applies the deliveries that the state file has besides.
 func (m *module) whole() bool {
 	r := m.last
-	m.last = nil
+	m.last, m.inOrder = nil, false
 	fits := false
 	switch {
 	case m.phase == rm.LoadRDB && m.saved.Process == m.epoch.Process:
@@ -509,7 +513,9 @@ func (m *module) whole() bool {
 	}
 	if err := m.applyHeld(r.held); err != nil {
 		m.server.Log(rm.Warning, "%s: jobs that were in somebody's hands are queued: %v", m.stateName(), err)
+		return true
 	}
+	m.inOrder = r.kind == ranClean && r.process == m.knowing
 	return true
 }
 

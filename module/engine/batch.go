@@ -40,6 +40,7 @@ type Batch struct {
 	denied  bool        // no job must be promised any more, see [Node.Deny]
 	back    int         // how many of the Answers abandonBatch has looked at
 	holders []wire.Node // the nodes that were chosen for copies: further jobs get theirs at the same ones
+	before  uint64      // a creation time before those of its jobs
 }
 
 // Decided says whether all answers are known.
@@ -105,7 +106,7 @@ func (n *Node) newBatch(jobs int) *Batch {
 		n.batch = &Batch{}
 	}
 	b := n.batch
-	*b = Batch{Answers: slices.Grow(b.Answers[:0], jobs)[:jobs], open: 1}
+	*b = Batch{Answers: slices.Grow(b.Answers[:0], jobs)[:jobs], open: 1, before: n.ctime}
 	return b
 }
 

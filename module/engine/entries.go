@@ -23,6 +23,9 @@ const (
 	EntryCron = entries.ManyKinds | 1        // of a recurring job, see Cron
 	EntryMark = entries.OwnKinds | EntryCron // how far its slots are served, see mark
 	EntryMesh = entries.OwnKinds | 4         // the data are those of a node of a mesh, see noteMesh
+
+	EntryFlush   = entries.ManyKinds | 2         // QFLUSH with MESH of a queue, while nodes were away, see lateness
+	EntryFlushed = entries.OwnKinds | EntryFlush // this node has done its part of that
 )
 
 const (
@@ -60,6 +63,7 @@ func (n *Node) changed(e *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, nil)
 	n.noteCron(e)
+	n.noteFlush(e)
 	if !e.Kind.Own() {
 		n.tellWhere(n.tellsEntries(e.Append(nil), 0), n.knowsEntries)
 	}
@@ -111,6 +115,7 @@ func (n *Node) LoadEntry(e *entries.Entry) (took bool) {
 	}
 	n.noteZone(e)
 	n.noteCron(e)
+	n.noteFlush(e)
 	if e.Kind == EntryPause {
 		n.lookAtPause(e.Name)
 	}
@@ -255,6 +260,7 @@ func (n *Node) tickEntries() {
 	now := n.monotonic()
 	if now >= n.alike.compare {
 		n.alike.compare = now + compareEveryMS
+		n.dropOldFlushes()
 		agreed := int64(math.MaxInt64)
 		for _, p := range n.mesh.All() {
 			agreed = min(agreed, p.entries.agreed)
@@ -431,6 +437,7 @@ func (n *Node) learntEntry(e, lost *entries.Entry) {
 	n.noteZone(e)
 	n.entryChanged(e, lost)
 	n.noteCron(e)
+	n.noteFlush(e)
 	if e.Kind == EntryPause {
 		n.pauseLearnt(e)
 	}

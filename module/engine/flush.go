@@ -83,6 +83,7 @@ func (n *Node) FlushQueue(name []byte, all, canWait bool) (p Pending, now *MeshA
 // through yet counts as unanswered.
 func (n *Node) FlushMesh(name []byte, all bool, timeout int64) (p Pending, now *MeshAnswer) {
 	ask := n.newQuestion(timeout)
+	ask.note = n.noteBounds(string(name))
 	if fl, done := n.beginFlush(string(name), all); done {
 		ask.got.Flushed = fl.jobs
 	} else {
@@ -92,6 +93,7 @@ func (n *Node) FlushMesh(name []byte, all bool, timeout int64) (p Pending, now *
 	if all {
 		m.Flags = wire.All
 	}
+	n.noteAway(ask.note, func(p *Peer) bool { return !n.canAsk(p, wire.AskFlush) })
 	return n.askMesh(ask, m, wire.Flushed, n.mesh.All())
 }
 
@@ -234,8 +236,10 @@ func (n *Node) countsWaiting(j *store.Job) bool {
 	return j.State == store.StateQueued || j.Reason() == store.Delayed || (j.Reason() == store.Deferred || j.Reason() == store.Blocked) && n.CountsHere(j)
 }
 
-// isToGo says whether a waiting job is still to go by a flush: nobody is given it.
-func (n *Node) isToGo(j *store.Job) bool { return len(n.flushes.open) > 0 && n.goesBy(j) != nil }
+// isToGo says whether a waiting job is still to go by a flush, or may go by one: nobody is given it.
+func (n *Node) isToGo(j *store.Job) bool {
+	return len(n.flushes.open) > 0 && n.goesBy(j) != nil || n.lateOnes.any && n.mayGoLate(j)
+}
 
 // flushJob cancels a job.
 func (n *Node) flushJob(fl *flushing, j *store.Job) {

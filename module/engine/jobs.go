@@ -297,6 +297,7 @@ func (n *Node) Delete(id *store.ID) bool {
 	}
 	if n.inHands(j) {
 		n.idling.deleted = max(n.idling.deleted, j.QTime)
+		n.losesSight()
 	}
 	if ad := n.pendingAddOf(id); ad != nil {
 		n.cleanUp(ad)

@@ -137,6 +137,9 @@ func (n *Node) Attached(q *store.Queue, name []byte, db int) (dropped int) {
 	if anew {
 		q.Pause, q.Unrated = 0, 0
 	}
+	if q.Jobs() > 0 {
+		n.losesSight() // its jobs are in another queue than others believe, or came from a dump
+	}
 	if db != 0 {
 		n.endPausesAway()
 		n.setDormant(append(n.dormant, q))
@@ -293,6 +296,9 @@ func (n *Node) Ends() {
 // scheduleFree gives up the unlinked queues.
 func (n *Node) scheduleFree() {
 	for _, l := range n.unlinked {
+		if l.live > 0 {
+			n.losesSight()
+		}
 		n.queueDeleted(l.q)
 		if !n.passive && !n.loading {
 			n.Stats.Deleted += int64(l.live)
@@ -309,6 +315,7 @@ func (n *Node) Flushed(db int) {
 	n.flushedAll() // no load has begun since the data were emptied before
 	n.store.ForgetCondemned(db)
 	if db <= 0 {
+		n.losesSight()
 		if n.shared() && n.store.Jobs() > 0 {
 			n.deleted.flushed, n.deleted.flushedJobs = n.newestHere(), n.store.Jobs()
 			n.idling.deleted = n.now + flushedMS
@@ -359,6 +366,7 @@ func (n *Node) Swapped(a, b int) {
 		a, b = b, a
 	}
 	n.scheduleFree() // as in Attached
+	n.losesSight()
 	n.endPausesAway()
 	n.store.SwapCondemned(int32(a), int32(b))
 	var out []*store.Queue
@@ -411,6 +419,7 @@ func (n *Node) Flush() {
 		n.allDeleted(n.newestHere())
 		n.idling.deleted = n.now + flushedMS
 	}
+	n.losesSight()
 	n.condemn()
 	n.dropCondemned()
 	// The ends of keys say nothing of jobs in queues that were moved to another database, nor

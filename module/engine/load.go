@@ -20,6 +20,9 @@ type Trust struct {
 	// Same: it was saved by this process, and nothing has happened since (DEBUG RELOAD,
 	// RESTORE of what was just dumped). So the other nodes know nothing new either.
 	Same bool
+	// Clean: the process before ended in order, so what was saved also says which jobs clients had, and what that process knew of
+	// others' jobs ([Node.SetKnown]) is known.
+	Clean bool
 }
 
 // BeginLoading stops timers and deliveries until [Node.EndLoading].
@@ -61,6 +64,14 @@ func (n *Node) Settle(t Trust) (uncertain int) {
 	n.settleSome(&s)
 	n.pauseAgain()
 	n.restartCrons()
+	if !t.Same {
+		if t.Clean && t.Exact {
+			n.shutFlushGate()
+		} else {
+			n.losesSight()
+		}
+		n.lookAtFlushes()
+	}
 	return s.uncertain
 }
 

@@ -136,6 +136,7 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 	case wire.Heartbeat:
 		was := p.Minority
 		n.mesh.OnHeartbeat(p, m)
+		n.heardBounds(p, m.Bounds)
 		if was && !p.Minority { // it can be given the jobs that were passed over
 			p.past = passing{}
 			n.serveDemandsSoon()
@@ -176,6 +177,12 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		n.onAskQueues(p, m)
 	case wire.Marks:
 		return n.onMarks(p, m)
+	case wire.AskGiven:
+		return n.onAskGiven(p, m)
+	case wire.Given:
+		n.onGiven(p, m)
+	case wire.Flushes:
+		return n.onFlushes(p, m)
 	case wire.Publish:
 		return n.onPublish(m)
 	case wire.AskName:

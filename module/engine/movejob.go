@@ -120,7 +120,7 @@ func (n *Node) setDue(j *store.Job, m *Move) {
 	if queued && m.At <= n.now {
 		return
 	}
-	j = n.dueAt(j, m)
+	j, _ = n.setExtra(n.dueAt(j, m), store.TagStays, []byte{}) // no flush of before takes it
 	n.delay(j, delayFrom(j, n.now))
 	n.serveBehind(j.Queue) // its key may be free
 }

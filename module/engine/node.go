@@ -94,7 +94,8 @@ type Stats struct {
 	DeadFor                  [whys]int64 // Dead, by the reason
 	// Lapsed counts deliveries whose retry time ended while somebody had the job. FailedPutOff counts jobs that failed and come again later.
 	// Flushed counts jobs that went by QFLUSH.
-	Lapsed, FailedPutOff, Flushed int64
+	// FlushedLate counts those of them that went by a flush which was said while this node was away.
+	Lapsed, FailedPutOff, Flushed, FlushedLate int64
 	// Moved counts jobs that were moved to another queue, and Revived those of them that were dead letters.
 	Moved, Revived int64
 
@@ -257,6 +258,9 @@ type Node struct {
 	repairing  repairing
 	alike      alike
 	flushes    flushes
+	lateOnes   lateFlushes
+	knows      knows
+	told       promised
 	movings    []*moving
 	countWalk  countWalk
 	deps       dependencies
@@ -316,7 +320,7 @@ func New(c Config) *Node {
 	if n.policies = c.Policies; n.policies == nil {
 		n.policies = &Policies{Generation: 1}
 	}
-	n.questions.last = firstQuestion(seed)
+	n.questions.last, n.told.seed = firstQuestion(seed), seed
 	n.jobWaits.round = n.questions.last
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}
@@ -334,7 +338,10 @@ func New(c Config) *Node {
 
 // StartsNew tells the node that it has its first ID, and that no data are loaded: there was nothing yet that it can have
 // lost. So it can be sure of all that it doesn't know. It may be loaded data afterwards.
-func (n *Node) StartsNew() { n.lossAt = 0 }
+func (n *Node) StartsNew() {
+	n.lossAt = 0
+	n.knows = knows{all: true}
+}
 
 // SetNodeID renames the node (CLUSTER RESET HARD); id is 40 lower-case hex digits.
 func (n *Node) SetNodeID(id string) {
@@ -402,6 +409,7 @@ func (n *Node) SetPassive(yes bool) (uncertain int) {
 		return uncertain
 	}
 	n.endFlushes()
+	n.lateOnes = lateFlushes{}
 	n.endMoves()
 	n.dropBodies()
 	n.passive, n.followed, n.promotion = true, n.passive && n.followed, nil
@@ -474,6 +482,8 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 	}
 	n.pauseAgain()
 	n.restartCrons()
+	n.losesSight()
+	n.lookAtFlushes()
 	return true, uncertain
 }
 
@@ -482,13 +492,28 @@ func (n *Node) Promote(enough func() bool) (done bool, uncertain int) {
 type Past struct {
 	Promoted int64 // when the node was promoted last in the place of its master
 	Inexact  int64 // when it was started, or promoted, last with data whose end may be missing
+	Line     int64 // which line of creation times its jobs have, see [wire.Bounds],
+	Created  int64 // and the last of these times
 }
 
 // Past returns what this node remembers of its past.
-func (n *Node) Past() Past { return n.past }
+func (n *Node) Past() Past {
+	n.past.Created = int64(n.ctime)
+	return n.past
+}
 
 // SetPast sets what the nodes' file has kept.
-func (n *Node) SetPast(p Past) { n.past = p }
+func (n *Node) SetPast(p Past) {
+	n.past = p
+	n.goOnWithLine()
+}
+
+// PastKept tells the node that the nodes' file has what [Node.Past] returned.
+func (n *Node) PastKept(p Past) {
+	if p.Line == n.past.Line {
+		n.told.kept = max(n.told.kept, uint64(p.Created))
+	}
+}
 
 // lostEnd notes that the end of the data may be missing. It can have told of nodes that got a job, or of slots that were served.
 func (n *Node) lostEnd() {

@@ -29,6 +29,9 @@ type Peer struct {
 	again    int64                            // monotonic: when those are told again
 	says     store.ID                         // the job of which it has told last which version of the body it has
 	versions int                              // how many of Node.bodies it was told
+	bounds   wire.Bounds                      // of the jobs that were added at it, as its last heartbeat has told them
+	heard    bool                             // bounds came over the present connection
+	flushes  bool                             // it has told the flushes that it knows of over the present connection, or can't
 }
 
 // members are the other nodes.
@@ -61,6 +64,7 @@ type Features struct {
 	Delays   bool // questions for delayed jobs: AskDelayed
 	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
 	Bodies   bool // versions of bodies
+	Bounds   bool // flushes that reach a node later: wire.Bounds, AskGiven, Given and Flushes
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.
@@ -106,7 +110,7 @@ func (h *host) New(p membership.Peer) *Peer {
 
 // State is what the others are told of this node.
 func (h *host) State() membership.State {
-	return membership.State{Port: h.port, Leaving: h.leaving, Full: h.node().MemoryLevel() > 0 || h.unsafe, Minority: h.minority}
+	return membership.State{Port: h.port, Leaving: h.leaving, Full: h.node().MemoryLevel() > 0 || h.unsafe, Minority: h.minority, Bounds: h.node().bounds()}
 }
 
 // Changed asks for the nodes' file to be written.
@@ -141,6 +145,7 @@ func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
 // Up is called when a connection is made: its node is told what it may have missed.
 func (h *host) Up(p *Peer) {
 	h.node().resume(p)
+	h.node().tellFlushes(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)
 	h.node().tellMarksTo(p)
@@ -229,16 +234,19 @@ func (s *sending) to(p *Peer) {
 		return
 	}
 	b := &s.whole
-	told := m.Returns.Told
+	told, bounds := m.Returns.Told, m.Bounds
 	if told && !n.mesh.features[p.ID].Returns {
 		b, m.Returns.Told = &s.less, false
+	}
+	if bounds.Line != 0 && !n.mesh.features[p.ID].Bounds {
+		b, m.Bounds = &s.less, wire.Bounds{}
 	}
 	if b.end == 0 {
 		b.begin = len(n.outbox)
 		n.outbox = m.Append(n.outbox)
 		b.end = len(n.outbox)
 	}
-	m.Returns.Told = told
+	m.Returns.Told, m.Bounds = told, bounds
 	n.Stats.Sent++
 	n.effects = append(n.effects, Effect{Kind: Send, Peer: p, from: b.begin, to: b.end})
 }

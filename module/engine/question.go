@@ -44,6 +44,7 @@ type question struct {
 	page     wire.Node // QSCAN: whose queues are listed
 	flush    *flushing // QFLUSH: this node's own part, until it is done
 	flushed  uint64    // the jobs that had gone by it before
+	note     *flushNote
 	moving   *moving   // MOVEJOB: the same
 	then     func()    // ADDJOB: what follows the answer; nil: nobody waits for it
 	body     *store.ID // ADDJOB: the job whose new body is told to others; nil: they are asked to give it one
@@ -282,6 +283,9 @@ func (n *Node) makeAnswer(q *question) {
 	}
 	if q.flush != nil {
 		q.got.Flushed += q.flush.jobs - q.flushed
+	}
+	if q.note != nil {
+		n.noteAway(q.note, func(p *Peer) bool { return slices.Contains(q.got.Unanswered, p.ID) })
 	}
 	if q.flush != nil || q.moving != nil {
 		q.got.Unanswered = append(q.got.Unanswered, n.self)

@@ -33,6 +33,7 @@ import (
 // what becomes of a job by that rule alone.
 // In a mesh with former=(c) that node is of a former release, which takes no messages for several jobs, and counts returns modulo 16.
 // In a mesh with "events" nodes tell events. In one with concurrency=N all queues have that limit, and with rate=N seconds=N that rate.
+// In a mesh with "late" a flush reaches nodes that were away, and a node that is started again ended in order, unless the restart is inexact.
 // In a mesh with "adders" a late answer to an ADDJOB also names the ADDJOB's job.
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld().World }, "testdata/*.txt", "testdata/defects/*.txt")
@@ -49,6 +50,7 @@ type world struct {
 	idle   bool     // nodes ask about idle copies; else the other rules show by themselves
 	adders bool
 	events bool
+	late   bool           // flushes reach nodes that were away
 	limits engine.Limits  // of all queues
 	cursor uint64         // where the next scan begins
 	copies engine.Pending // the last WAITCOPIES
@@ -66,6 +68,7 @@ type actor struct {
 	order []store.ID
 	gone  engine.Deletions
 	past  engine.Past
+	known engine.Known // what it knew of jobs when the process ended
 
 	tail []logged // the entries about jobs that aren't on disk for sure, if that takes a second
 }
@@ -161,6 +164,7 @@ func newWorld() *world {
 
 func (w *world) mesh() {
 	w.nodes, w.idle, w.adders, w.events, w.limits = nil, w.D.HasArg("idle"), w.D.HasArg("adders"), w.D.HasArg("events"), engine.Limits{}
+	w.late = w.D.HasArg("late")
 	w.Arg("concurrency", &w.limits.AtOnce)
 	w.Arg("rate", &w.limits.Count)
 	w.Arg("seconds", &w.limits.Seconds)
@@ -184,12 +188,18 @@ func (w *world) start(a *locktest.Actor, timeout int64) locktest.Node {
 		w.nodes = append(w.nodes, &actor{Actor: a, w: w, disk: map[store.ID][2][]byte{}})
 	}
 	n := w.of(a)
+	if n.known = (engine.Known{All: true}); n.e != nil {
+		n.known = n.e.Known()
+	}
 	n.k = &keys{boxes: map[*store.Queue]unsafe.Pointer{}, taken: map[string]bool{}}
 	n.e = engine.New(engine.Config{
 		Alloc: storetest.New(), Keys: n.k, Random: rand.NewPCG(uint64(n.ID[0]), n.Life), NodeID: n.ID.String(), Now: w.Now + n.Off, NodeTimeout: timeout,
 	})
 	n.k.n = n.e
 	n.e.SetLazy(!w.idle)
+	if w.late && n.Life == 1 {
+		n.e.SetKnown(n.known)
+	}
 	if w.events {
 		n.e.SetEvents(engine.AllEvents, 0)
 	}
@@ -219,7 +229,7 @@ func (m members) Up(id wire.NodeID, addr string, met bool) {
 	m.n.e.SetLife(id, other.Life)
 	former := func(name string) bool { return slices.Contains(m.n.w.former, name) }
 	m.n.e.SetFeatures(id, engine.Features{Batches: !former(other.Name), Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: true, Names: !former(other.Name), Delays: !former(other.Name),
-		Results: !former(other.Name), Replaces: !former(other.Name), Bodies: !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
+		Results: !former(other.Name), Replaces: !former(other.Name), Bodies: !former(other.Name), Bounds: m.n.w.late && !former(other.Name), Returns: !former(other.Name) && !former(m.n.Name)})
 	m.Table.Up(id, addr, met)
 }
 
@@ -252,7 +262,10 @@ func (m *member) BeginLoading() {
 func (m *member) Loaded(exact bool) {
 	m.SetDeletions(m.n.gone)
 	m.SetPast(m.n.past)
-	m.Settle(engine.Trust{Exact: exact})
+	if m.n.w.late && exact {
+		m.SetKnown(m.n.known)
+	}
+	m.Settle(engine.Trust{Exact: exact, Clean: exact && m.n.w.late})
 	m.n.noteUncertain()
 }
 
@@ -375,6 +388,7 @@ func (n *actor) effect(e *engine.Effect) {
 		n.Disconnects(e.Peer.ID)
 	case engine.NodesChanged:
 		n.gone, n.past = n.e.Deletions(), n.e.Past()
+		n.e.PastKept(n.past)
 		n.NodesChanged()
 	case engine.LogLock:
 		n.LogLock(n.e.Message(e))
@@ -445,6 +459,7 @@ var kindNames = map[wire.Kind]string{
 	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
 	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL", wire.Do: "DO", wire.Did: "DID", wire.NewCopy: "NEWCOPY",
 	wire.AskName: "ASKNAME", wire.Named: "NAMED", wire.Publish: "PUBLISH", wire.AskDelayed: "ASKDELAYED", wire.DelayedJobs: "DELAYEDJOBS",
+	wire.AskGiven: "ASKGIVEN", wire.Given: "GIVEN", wire.Flushes: "FLUSHES",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -573,9 +588,9 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 		text += [...]string{"", " no memory", " leaving", " paused", " passive", " wrong type", " deleted"}[m.Count]
 	}
 	switch m.Kind {
-	case wire.AskCopies, wire.AskFlush, wire.AskMove:
+	case wire.AskCopies, wire.AskFlush, wire.AskMove, wire.AskGiven:
 		m.Span = w.question(l.From, m.Span)
-	case wire.Copies, wire.Flushed, wire.MovedJobs:
+	case wire.Copies, wire.Flushed, wire.MovedJobs, wire.Given:
 		m.Span = w.question(l.To, m.Span)
 	}
 	if m.Span > 0 {

@@ -100,6 +100,8 @@ func (n *Node) Tick() int64 {
 	n.tickCrons()
 	n.wakeForNames()
 	n.tickFlushes()
+	n.tickLate()
+	n.tickBounds()
 	n.tickMoves()
 	n.tickDead()
 	n.tickCountWalk()

@@ -106,7 +106,7 @@ func (t *Table[P]) beatOf(to P, some int, flags uint8) {
 		return
 	}
 	state := t.host.State()
-	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles | wire.Forgets, Count: uint32(state.Port), Peers: t.peers[:0]}
+	m := wire.Message{Kind: wire.Heartbeat, Flags: flags | wire.Idles | wire.Forgets, Count: uint32(state.Port), Peers: t.peers[:0], Bounds: state.Bounds}
 	if state.Leaving {
 		m.Flags |= wire.Leaving
 	}

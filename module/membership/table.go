@@ -51,6 +51,8 @@ type State struct {
 
 	// Minority: it can't get the votes of more than half of the nodes for runs.
 	Minority bool
+
+	Bounds wire.Bounds // of the jobs that were added at it
 }
 
 // Table is the nodes that a node knows.

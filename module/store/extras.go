@@ -71,6 +71,8 @@ const (
 	TagName Tag = 25
 	// TagBody: how often the job's body was replaced, and where it was last (package engine).
 	TagBody Tag = 28
+	// TagStays: a client has given the job another time, so it doesn't go by a flush that comes late (package engine). It has no bytes.
+	TagStays Tag = 29
 )
 
 // The lengths of a TagEnd: of a job that hasn't ended, and of one that has.

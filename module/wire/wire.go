@@ -204,6 +204,14 @@ const (
 	AskDelayed
 	// DelayedJobs lists such jobs, in Queue, in a form that package engine defines.
 	DelayedJobs
+	// AskGiven asks whether the receiver is sure that nobody was ever given some jobs, which a flush is to end. Queue has their queue and then
+	// the jobs, in a form that package engine defines. Members is a sum over the nodes that the sender counts. Span is any number. The answer is
+	// Given, with the same Span.
+	AskGiven
+	// Given has a byte for each of those jobs, in Queue: 1 if the sender is sure, and leaves the job to the receiver for a while.
+	Given
+	// Flushes tells the flushes of the last day that the sender knows of, in Queue: entries, as in Entries.
+	Flushes
 	kinds
 )
 
@@ -321,6 +329,13 @@ func DeliveriesFlags(deliveries uint16) uint8 { return uint8(deliveries) & 3 << 
 // SameDeliveries says whether the flags of such a message have this number, modulo 4.
 func SameDeliveries(flags uint8, deliveries uint16) bool {
 	return flags&DeliveriesFlags(3) == DeliveriesFlags(deliveries)
+}
+
+// Bounds is what a Heartbeat tells of the creation times of the jobs that were added at its sender. It is told only to a receiver that takes it.
+type Bounds struct {
+	Line uint64 // within a line of times they only grow, over restarts as well; 0: the message has no Bounds
+	Told uint64 // jobs of this line up to this creation time were promised before the message was sent, or won't ever be
+	Made uint64 // no job up to then was made that wasn't made before the message was sent
 }
 
 // Flags of messages about locks.
@@ -517,6 +532,7 @@ type Message struct {
 	Locks   []Lock
 	More    []Sibling
 	Returns Returns
+	Bounds  Bounds
 }
 
 // A message begins with its kind and its flags. Then come those of these fields that its kind
@@ -536,6 +552,7 @@ const (
 	hasMore
 	hasExtras
 	mayReturns // [Returns], or nothing
+	mayBounds  // [Bounds], or nothing
 )
 
 var parts = [kinds]uint16{
@@ -553,7 +570,7 @@ var parts = [kinds]uint16{
 	NeedJobs:  hasCount | hasQueue,
 	YourJob:   hasID | hasHolders | hasQueue | hasJob,
 	Pause:     hasCount | hasQueue,
-	Heartbeat: hasCount | hasPeers,
+	Heartbeat: hasCount | hasPeers | mayBounds,
 	Failed:    hasPeers,
 	AskWork:   hasCount | hasSpan | hasQueue,
 	Work:      hasSpan | hasQueue,
@@ -605,6 +622,10 @@ var parts = [kinds]uint16{
 
 	AskDelayed:  hasCount | hasSpan | hasQueue,
 	DelayedJobs: hasSpan | hasQueue,
+
+	AskGiven: hasSpan | hasQueue | hasMembers,
+	Given:    hasSpan | hasQueue,
+	Flushes:  hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 
@@ -695,6 +716,11 @@ func (m *Message) Append(b []byte) []byte {
 	if has&mayReturns != 0 && m.Returns.Told {
 		b = binary.AppendUvarint(b, uint64(m.Returns.Nacks))
 		b = binary.AppendUvarint(b, uint64(m.Returns.Deliveries))
+	}
+	if has&mayBounds != 0 && m.Bounds.Line != 0 {
+		for _, v := range [...]uint64{m.Bounds.Line, m.Bounds.Told, m.Bounds.Made} {
+			b = binary.AppendUvarint(b, v)
+		}
 	}
 	return b
 }
@@ -892,6 +918,11 @@ func (m *Message) Parse(b []byte) error {
 		m.Returns.Nacks = uint16(r.uint(math.MaxUint16, "the NACKs"))
 		m.Returns.Deliveries = uint16(r.uint(math.MaxUint16, "the deliveries"))
 		m.Returns.Told = true
+	}
+	if has&mayBounds != 0 && r.err == nil && r.at < len(b) {
+		m.Bounds.Line = r.uint(math.MaxUint64, "the line of creation times")
+		m.Bounds.Told = r.uint(math.MaxUint64, "the creation time of a promised job")
+		m.Bounds.Made = r.uint(math.MaxUint64, "the last creation time")
 	}
 	if r.err == nil && r.at != len(b) {
 		r.fail("bytes left over")

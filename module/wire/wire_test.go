@@ -147,6 +147,10 @@ func FuzzMessage(f *testing.F) {
 			m.Returns = Returns{Nacks: 300, Deliveries: 1<<16 - 1, Told: true}
 			f.Add(m.Append(nil))
 		}
+		if parts[k]&mayBounds != 0 {
+			m.Bounds = Bounds{Line: 1<<63 + 1, Told: 1_700_000_000_000_000_000, Made: 1_700_000_000_000_000_001}
+			f.Add(m.Append(nil))
+		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m, again Message
@@ -166,11 +170,11 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 		"AskCounts", "Counts", "AskQueues", "Queues", "Entries", "EntrySums", "AskCopies", "Copies", "AskFlush", "Flushed", "AskJobs", "Jobs",
 		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "Do", "Did", "NewCopy", "AskName", "Named", "Publish",
-		"AskDelayed", "DelayedJobs",
+		"AskDelayed", "DelayedJobs", "AskGiven", "Given", "Flushes",
 	}
 	all := allKinds()
 	require.Len(t, names, len(all))
-	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies, "Marks": Marks, "Do": Do, "NewCopy": NewCopy, "Publish": Publish, "DelayedJobs": DelayedJobs} {
+	for name, kind := range map[string]Kind{"ReplJob": ReplJob, "Heartbeat": Heartbeat, "AskWork": AskWork, "Claim": Claim, "LockLost": LockLost, "Release": Release, "Offer": Offer, "Settled": Settled, "PutOff": PutOff, "MovedTo": MovedTo, "Idle": Idle, "GotJobs": GotJobs, "AskCounts": AskCounts, "Queues": Queues, "EntrySums": EntrySums, "Copies": Copies, "Marks": Marks, "Do": Do, "NewCopy": NewCopy, "Publish": Publish, "DelayedJobs": DelayedJobs, "Flushes": Flushes} {
 		require.Equal(t, name, names[slices.Index(all, kind)])
 	}
 	page, err := os.ReadFile("../bus/PROTOCOL.md")

@@ -191,7 +191,12 @@ func (s *Sim) promised(n *node, id store.ID) {
 		return
 	}
 	s.trace("node %d: promises %s", n.i, id)
-	j.promised = true
+	if j.promised = true; j.heardAt == 0 {
+		j.heardAt = s.now
+	}
+	if j.flushedLate {
+		s.fail("job %s was promised, and a flush that came late has ended it before%s", id, s.placement(j))
+	}
 	if have := s.disks(j); !j.once && !j.done && have+s.wiped+j.torn < j.copies {
 		s.fail("job %s was promised on %d nodes and is on %d", j.id, j.copies, have)
 	}

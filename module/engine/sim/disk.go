@@ -77,6 +77,8 @@ type disk struct {
 	nodes []wire.NodeID      // the nodes' file
 	gone  []wire.NodeID      // there: the nodes that were forgotten
 	votes lock.Votes         // likewise
+	past  engine.Past        // likewise, what it says of creation times
+	known engine.Known       // what the process that ended cleanly knew of jobs
 	clean bool               // the state file says that the last process ended cleanly,
 	held  [][2][]byte        // and which jobs were in somebody's hands: state and parts
 }
@@ -136,7 +138,9 @@ func (d *disk) note(e *entry) {
 }
 
 // wipe loses all but the nodes' file: without that file it would be another node.
-func (d *disk) wipe() { *d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes, votes: d.votes} }
+func (d *disk) wipe() {
+	*d = disk{jobs: map[store.ID]saved{}, nodes: d.nodes, votes: d.votes, past: d.past}
+}
 
 // cut loses the entries that were logged after a time, and returns them.
 func (d *disk) cut(after int64) (lost []entry) {
@@ -330,7 +334,7 @@ func (n *node) learnEntries(b []byte) {
 // endCleanly writes the state file of a clean shutdown.
 func (n *node) endCleanly() {
 	d := &n.disk
-	d.clean = true
+	d.clean, d.known = true, n.e.Known()
 	n.eachQueue(func(q *store.Queue) {
 		for j := q.Working.Head; j != nil; j = j.Next {
 			if j.Retry > 0 {

@@ -167,6 +167,9 @@ func (s *Sim) add() {
 			s.jobs[id].givenUp, s.jobs[id].done = true, true
 		}
 		s.trace("node %d: ADDJOB %s to q%d", n.i, id, queue)
+		if !wait {
+			s.jobs[id].heardAt = s.now
+		}
 		switch {
 		case wait:
 			n.e.Tie(engine.PendingAdd(id), nil)

@@ -137,6 +137,7 @@ type Report struct {
 	LockMessages                                 int64
 	Granted                                      int     // locks
 	Flushed                                      int     // jobs, by QFLUSH
+	FlushedLate                                  int     // those of nodes that were away
 	Ended, Kept                                  int     // ends that WAITJOB told, and outcomes that were kept at the end
 	Told                                         int     // ends of jobs, by events
 	ByHand                                       int     // uncertain jobs that the operator queued
@@ -188,6 +189,9 @@ type job struct {
 	family *family    // nil: none
 	unique *uniqueJob // likewise
 	probe  *probing
+
+	heardAt     int64 // when its producer heard that it is added; 0: it hasn't
+	flushedLate bool  // a flush that reached its node later has ended it
 }
 
 // dummy is an acknowledgement at a node that doesn't know the job. Its memory ends
@@ -203,6 +207,7 @@ type Sim struct {
 	Report
 	names      int                     // how many were given
 	flushings  [queues]int             // QFLUSHes of each queue that wait for their answer
+	flushes    [queues]int64           // when the last one began
 	acked      map[store.ID]bool       // some client has done with these jobs, if there is AtOnce
 	progress   map[string][]inProgress // of each queue, if there is AtOnce
 	deliveries map[string][]int64      // when jobs of each queue were delivered, if there is a Rate
@@ -243,6 +248,7 @@ type node struct {
 	id      wire.NodeID
 	text    string
 	e       *engine.Node
+	late    int64 // jobs that have gone by late flushes in this life
 	alloc   *storetest.Alloc
 	keys    *keyspace
 	disk    disk
@@ -376,6 +382,8 @@ func (n *node) start() {
 		n.recall()
 		if n.life > 1 {
 			n.restart()
+		} else {
+			n.e.SetKnown(engine.Known{All: true})
 		}
 		for _, id := range s.dead {
 			n.e.Mesh().Forget(id)
@@ -399,13 +407,14 @@ func (n *node) recall() {
 		n.e.Mesh().RestoreForgotten(id)
 	}
 	n.e.Locks().SetVotes(n.disk.votes)
+	n.e.SetPast(n.disk.past)
 }
 
 // boot begins a life with nothing.
 func (n *node) boot() {
 	s := n.s
 	n.life++
-	n.down, n.paused, n.unsaved = false, false, false
+	n.down, n.paused, n.unsaved, n.late = false, false, false, 0
 	n.tickAt, n.born = never, s.now
 	n.alloc = storetest.New()
 	n.keys = &keyspace{n: n, boxes: map[*store.Queue]unsafe.Pointer{}}
@@ -428,6 +437,7 @@ func (n *node) restart() {
 	whole := !n.unsure && (n.s.Fsync == Always || n.disk.clean)
 	n.e.BeginLoading()
 	n.load()
+	clean := n.disk.clean && !n.unsure
 	n.disk.clean, n.disk.held = false, nil // it counts for one start
 	n.e.EndLoading()
 	if n.e.Locks().Abstains() {
@@ -437,7 +447,10 @@ func (n *node) restart() {
 			n.e.Locks().MarkIncomplete()
 		}
 	}
-	if n.e.Settle(engine.Trust{Exact: whole}) > 0 {
+	if clean {
+		n.e.SetKnown(n.disk.known)
+	}
+	if n.e.Settle(engine.Trust{Exact: whole, Clean: clean}) > 0 {
 		n.log(entry{kind: doubtEntry, now: n.e.Now(), last: n.e.LastCTime()})
 	}
 	if n.s.uniques != nil {
@@ -510,8 +523,13 @@ func (n *node) happen() {
 
 func (n *node) carryOut() {
 	effects := n.e.Effects()
+	late := n.e.Stats.FlushedLate > n.late
+	n.s.FlushedLate, n.late = n.s.FlushedLate+int(n.e.Stats.FlushedLate-n.late), n.e.Stats.FlushedLate
 	for i := range effects {
 		e := &effects[i]
+		if late && e.Kind == engine.Happened {
+			n.s.flushedLate(n, e.Client.(*engine.Happening))
+		}
 		switch e.Kind {
 		case engine.LogJob, engine.LogState, engine.LogDrop, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
@@ -596,6 +614,9 @@ func (n *node) saveNodes() {
 			n.disk.nodes = append(n.disk.nodes, p.ID)
 		}
 		n.disk.gone = n.e.Mesh().Forgotten()
+		p := n.e.Past()
+		n.disk.past = engine.Past{Line: p.Line, Created: p.Created}
+		n.e.PastKept(p)
 		if v := n.e.Locks().Votes(); !v.Longest.Known() {
 			// A node that is a replica, or was promoted, doesn't know for how long it votes, and the file says so. No text that
 			// was made before is written over it.
@@ -677,7 +698,7 @@ func (n *node) connect(to *node) {
 // hello tells n what a connection to another node has shown.
 func (n *node) hello(other *node) {
 	n.e.SetLife(other.id, uint64(other.life))
-	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Names: true, Delays: other.i >= n.s.Former, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former, Bodies: min(n.i, other.i) >= n.s.Former})
+	n.e.SetFeatures(other.id, engine.Features{Batches: other.i >= n.s.Former, Counts: true, Entries: true, Copies: true, Flushes: true, Jobs: true, Failures: other.i >= n.s.Former, Rates: true, Slots: true, Limits: true, Crons: true, Names: true, Delays: other.i >= n.s.Former, Results: min(n.i, other.i) >= n.s.Former, Returns: min(n.i, other.i) >= n.s.Former, Replaces: min(n.i, other.i) >= n.s.Former, Bodies: min(n.i, other.i) >= n.s.Former, Bounds: min(n.i, other.i) >= n.s.Former})
 }
 
 // drop ends a connection: both sides learn of it, and try again.

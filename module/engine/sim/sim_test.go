@@ -162,6 +162,16 @@ var histories = map[string]Config{
 		MinDelay: 1, MaxDelay: 300, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 300, Partitions: 40, CutSecs: 40, Crashes: 30, Wipes: 10, Replaced: 10, Promotions: 20,
 		Joins: 60, MaxNodes: 6, Resets: 60, Pressure: 20, Leaving: 20, PauseQueue: 60, Skew: 2000, Steps: 10, StepMS: 20_000,
 	}},
+	"flushed away": {PerTenSeconds: 500, Nodes: 3, Jobs: 500, Seconds: 300, AckShare: 0.8, Replicate: 2, DelaySecs: 60, Faults: Faults{
+		MinDelay: 1, MaxDelay: 50, Flushes: 600, Partitions: 120, CutSecs: 60, Stops: 60, Rewrites: 60, Resets: 60, PauseQueue: 120, Pauses: 20,
+	}},
+	"flushed away in trouble": {PerTenSeconds: 600, Nodes: 4, Jobs: 500, Seconds: 300, AckShare: 0.8, Wiped: 1, Replicate: 2, DelaySecs: 60, Async: 0.2, Fsync: EverySec, Faults: Faults{
+		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 600, Partitions: 120, CutSecs: 60, Stops: 60, Crashes: 20, Wipes: 5, Replaced: 5, Promotions: 10,
+		Rewrites: 60, Resets: 60, PauseQueue: 120, Pauses: 20, Skew: 20_000, Steps: 30, StepMS: 60_000, NodesLate: true,
+	}},
+	"flushed and crashed": {PerTenSeconds: 500, Nodes: 3, Jobs: 500, Seconds: 300, AckShare: 0.2, Replicate: 2, Lazy: true, Faults: Faults{
+		MinDelay: 1, MaxDelay: 20, Flushes: 900, Crashes: 150, Stops: 60, Rewrites: 60, Resets: 30, PauseQueue: 400, Skew: 5000, Steps: 30, StepMS: 60_000,
+	}},
 	"failing": {PerTenSeconds: 200, Nodes: 4, Jobs: 200, Seconds: 180, AckShare: 0.4, Once: 0.1, Replicate: 3, Failing: 0.8, Faults: Faults{
 		MinDelay: 1, MaxDelay: 5, Pauses: 20, Leaving: 20, Crashes: 20, Stops: 20, Rewrites: 60, PauseQueue: 30,
 	}},
@@ -249,8 +259,12 @@ func playAll(t *testing.T, kinds map[string]Config, fixed int) {
 				all.Granted += r.Granted
 				all.Messages, all.LockMessages = all.Messages+r.Messages, all.LockMessages+r.LockMessages
 				all.Busiest = max(all.Busiest, r.Busiest)
+				all.Flushed, all.FlushedLate = all.Flushed+r.Flushed, all.FlushedLate+r.FlushedLate
 			}
 			took := time.Since(began)
+			if all.Flushed > 0 {
+				t.Logf("%d jobs were flushed, %d of them late", all.Flushed, all.FlushedLate)
+			}
 			t.Logf("%d seeds in %v; %d jobs, %d refused, %d deliveries, %d of them duplicates, %d messages, at most %d of one job in ten seconds; %d locks, %d messages about locks",
 				fixed+*seeds, took.Round(time.Millisecond),
 				all.Added, all.Refused, all.Delivered, all.Duplicates, all.Messages, all.Busiest, all.Granted, all.LockMessages)
