@@ -324,7 +324,7 @@ func (n *Node) watch(ids []store.ID) {
 	}
 }
 
-// takeEnd notes what a node knows of a job.
+// takeEnd notes what a node knows of a job. The better outcome counts, whichever is heard first; of two that are the same, the one with a detail.
 func (n *Node) takeEnd(k *watchedJob, end JobEnd) {
 	switch end.Outcome {
 	case OutcomeUnknown:
@@ -335,7 +335,7 @@ func (n *Node) takeEnd(k *watchedJob, end JobEnd) {
 			k.expired = &e
 		}
 	default:
-		if k.end.Outcome == 0 || end.HasDetail && !k.end.HasDetail || end.Outcome < k.end.Outcome {
+		if was := &k.end; was.Outcome == 0 || end.Outcome < was.Outcome || end.Outcome == was.Outcome && end.HasDetail && !was.HasDetail {
 			k.end = end.own()
 		}
 	}
@@ -359,7 +359,7 @@ func (n *Node) decideEnd(id store.ID) {
 		}
 	}
 	switch {
-	case k.end.Outcome != 0 && (k.end.HasDetail || k.end.Outcome > OutcomeCancelled || connected):
+	case k.end.Outcome != 0 && (k.end.HasDetail && k.end.Outcome == OutcomeDone || k.end.Outcome > OutcomeCancelled || connected):
 	case k.end.Outcome != 0 || k.waiting:
 		return
 	case k.expired != nil && connected:

@@ -34,6 +34,7 @@ type rival struct {
 	told   int64     // monotonic
 	until  int64     // monotonic: when votes for it are over; 0: they have no lease
 	lives  bool      // somebody counts on votes for it
+	kept   bool      // it is known by this node's kept vote alone (flagKept)
 	gone   []wire.Node
 }
 
@@ -89,7 +90,7 @@ func (n *Node) dispute(l *store.Lock, e *wire.Lock) {
 	if l != nil {
 		n.addHolder(d, l)
 	}
-	n.addRival(d, e, e.Lease > 0)
+	n.addRival(d, e, e.Lease > 0, false)
 }
 
 // stands says whether this node's own vote in a dispute is surely for the holder that asks now. That holder keeps the
@@ -132,11 +133,11 @@ func (n *Node) clearDispute(name []byte, upTo uint64) {
 // addHolder makes the holder in the table a rival.
 func (n *Node) addHolder(d *dispute, l *store.Lock) {
 	for _, e := range n.tell(nil, l) {
-		n.addRival(d, &e, l.Until != 0)
+		n.addRival(d, &e, l.Until != 0, n.isKept(l))
 	}
 }
 
-func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
+func (n *Node) addRival(d *dispute, e *wire.Lock, leased, kept bool) {
 	r := n.newRival(e)
 	if leased {
 		r.until = r.told + VoteMS(e.Left)
@@ -144,6 +145,7 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 	d.look = max(d.look, n.host.Monotonic()+VoteMS(n.maxLease))
 	i := slices.IndexFunc(d.rivals, func(old rival) bool { return old.lock.Job == e.Job && bytes.Equal(old.lock.Owner, e.Owner) })
 	if i < 0 {
+		r.kept = kept
 		d.rivals = append(d.rivals, r)
 		return
 	}
@@ -171,6 +173,7 @@ func (n *Node) addRival(d *dispute, e *wire.Lock, leased bool) {
 		r.lock, r.told = old.lock, old.told
 	}
 	r.setTokens(tokens)
+	r.kept = kept && old.kept
 	if r.until = max(r.until, old.until); !leased || old.until == 0 {
 		r.until = 0
 	}
@@ -229,13 +232,15 @@ func (c *Clearing) ends(name []byte, d *dispute) bool {
 }
 
 // clearDisputes goes on with a Clearing's walk through the disputes, up to a cost of most. It returns the cost: 1 for
-// each dispute, 3 for one that it ended.
+// each dispute, more for one that it ended.
 func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 	for c.disputes = min(c.disputes, n.sync.disputed.Len()); c.disputes > 0 && cost < most; cost++ {
 		c.disputes--
 		if name, d := n.sync.disputed.At(c.disputes); c.ends([]byte(name), d) {
 			n.sync.disputed.Remove(name)
 			cost += 2
+		} else if c.kept && n.endKeptRivals(name, d) {
+			cost += clearCost
 		} else if int16(c.age-d.age) > 0 {
 			d.age = c.age // so it stays older than the next Clearing, however many pass it
 		}
@@ -244,13 +249,26 @@ func (n *Node) clearDisputes(c *Clearing, most int) (cost int) {
 	return cost
 }
 
+// endKeptRivals removes the rivals from a dispute that are known by kept votes alone, which are over (endKept). False: there is none.
+func (n *Node) endKeptRivals(name string, d *dispute) bool {
+	all := len(d.rivals)
+	d.rivals = slices.DeleteFunc(d.rivals, func(r rival) bool { return r.kept })
+	if len(d.rivals) == all {
+		return false
+	}
+	if len(d.rivals) <= 1 {
+		n.closeDispute(name, d)
+	}
+	return true
+}
+
 // tellRivals adds to a page the rivals for a lock except the holder in the table (l; nil: none), so that the page says
 // all that is known. It adds their bytes to size. If they are too many, it marks the page as partial.
 func (n *Node) tellRivals(page *wire.Message, size *int, d *dispute, l *store.Lock) {
 	now := n.host.Monotonic()
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if l != nil && (&Holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) {
+		if l != nil && (&Holder{store.ID(r.lock.Job), r.lock.Owner}).has(l) || r.kept && n.lacksOwn() {
 			continue
 		}
 		if len(page.Locks)+len(r.before) >= wire.MaxLocks || *size >= 2*pageBytes {
@@ -352,7 +370,7 @@ func (n *Node) decide(name string, d *dispute) {
 	n.closeDispute(name, d)
 }
 
-// closeDispute ends a dispute. The last rival, if there is one, is taken to have the lock.
+// closeDispute ends a dispute. The last rival, if there is one, is taken to have the lock. A kept vote for it stays one.
 func (n *Node) closeDispute(name string, d *dispute) {
 	if l := n.Live([]byte(name)); l != nil && (len(d.rivals) == 0 || !(&Holder{store.ID(d.rivals[0].lock.Job), d.rivals[0].lock.Owner}).has(l)) {
 		n.addHolder(d, l) // that holder is a new rival: nobody was asked about it
@@ -361,7 +379,7 @@ func (n *Node) closeDispute(name string, d *dispute) {
 	n.sync.disputed.Remove(name)
 	for i := range d.rivals {
 		r := &d.rivals[i]
-		if r.lock.Left -= n.host.Monotonic() - r.told; r.lock.Lease > 0 && r.lock.Left <= 0 {
+		if r.lock.Left -= n.host.Monotonic() - r.told; r.kept || r.lock.Lease > 0 && r.lock.Left <= 0 {
 			continue
 		}
 		for e := range r.locks {

@@ -102,10 +102,23 @@ func (n *Node) endKept() {
 	}
 }
 
-// yields drops a kept vote that stands against h, of which more is known: h has won the lock, or a node has told of it that
-// lacks no vote, or whose lock needed no majority. It returns the vote that is left; nil: none.
-func (n *Node) yields(l *store.Lock, h *Holder) *store.Lock {
+// yields drops a kept vote (l; nil: none) that stands against the lock of h, if that lock is surely the later one or counts more. It returns the
+// vote that is left. token and flags are those of h's lock, as told.
+//
+// If majorities gave both locks, they have a voter in common, which votes for a new holder only when the former lock is over there, and by
+// a greater token. So the greater token is that of the later lock, and the other was over when it was given. But a vote for an acquisition that can
+// still fail (flagClaimed) proves nothing, however whole the table that has it. Nor does a lock that was given without a majority: the
+// majority may have given another one all the same.
+func (n *Node) yields(l *store.Lock, h *Holder, token uint64, flags uint8) *store.Lock {
 	if l == nil || !n.isKept(l) || h.has(l) {
+		return l
+	}
+	weak, given := flags&flagsNonQuorum != 0, flags&flagClaimed == 0
+	gives := given && !weak && token > l.Token
+	if l.Flags&flagsNonQuorum != 0 {
+		gives = given || weak // l's holder may lose its lock to either at any time
+	}
+	if !gives {
 		return l
 	}
 	n.dropLock(l)
@@ -271,7 +284,10 @@ func (n *Node) sendUnconfirmed(t *telling) {
 }
 
 // untold says whether others aren't told of a lock for now, see endKept.
-func (n *Node) untold(l *store.Lock) bool { return n.sync.abstain && n.sync.partial && n.isKept(l) }
+func (n *Node) untold(l *store.Lock) bool { return n.lacksOwn() && n.isKept(l) }
+
+// lacksOwn says whether votes that this node gave may be missing.
+func (n *Node) lacksOwn() bool { return n.sync.abstain && n.sync.partial }
 
 // tell appends to entries what others are told about a lock: one entry, or for a vote that was raised one for each token
 // that its holder may have, ascending. An entry has FlagRenewed only if the holder is known to have that token. The
@@ -452,10 +468,11 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 func (n *Node) learnLock(p *membership.Peer, e *wire.Lock, partial bool) {
 	l, h := n.Live(e.Name), Holder{store.ID(e.Job), e.Owner}
 	if !partial {
-		l = n.yields(l, &h)
+		l = n.yields(l, &h, e.Token, e.Flags)
 	}
 	if l != nil && !h.has(l) {
-		if (l.Flags|e.Flags)&flagsNonQuorum != 0 {
+		unsure := n.isKept(l) && e.Flags&(flagsNonQuorum|flagClaimed) == flagClaimed // neither is known to have it
+		if (l.Flags|e.Flags)&flagsNonQuorum != 0 && !unsure {
 			n.resolve(p, e)
 		} else {
 			n.dispute(l, e)
@@ -593,7 +610,7 @@ func (n *Node) resolve(p *membership.Peer, e *wire.Lock) {
 	if e.Flags&FlagOutlives == 0 && n.jobs.Done(h.Job) {
 		return // the node that tells of it will hear that the job is done
 	}
-	l = n.yields(l, &h)
+	l = n.yields(l, &h, e.Token, e.Flags)
 	if l == nil || h.has(l) {
 		n.adopt(e)
 		return

@@ -333,7 +333,7 @@ func (n *Node) noteWon(c *Acquisition) {
 	if i >= 0 && (c.answers[i].why == 0 || c.answers[i].why == wire.Unconfirmed) {
 		return
 	}
-	switch l := n.yields(n.Live(c.name), &c.Holder); {
+	switch l := n.yields(n.Live(c.name), &c.Holder, store.MaxToken, c.flags&FlagAny); {
 	case l == nil || c.has(l):
 		n.adoptWon(c, c.lease)
 	case c.Job != store.ID{}:

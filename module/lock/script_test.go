@@ -1,10 +1,14 @@
 package lock_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"jobmesh/module/lock"
 	"jobmesh/module/lock/locktest"
@@ -17,9 +21,11 @@ import (
 // TestScripts plays testdata/*.txt: conversations between nodes that have locks and no jobs. "go test ./module/lock -run
 // Scripts -rewrite" writes what the nodes do now into the files. Read and judge that before you keep it.
 //
-// Package locktest has the commands. One more says what a node knows of a job:
+// Package locktest has the commands. These are added:
 //
-//	job NODE JOB [has=KEY] [done] [gone]
+//	job NODE JOB [has=KEY] [done] [gone]  says what a node knows of a job
+//	fill NODE COUNT                       acquires so many bare locks for two hours, and delivers all messages
+//	relog NODE                            makes a node log all its locks again, as for a log that begins without them
 func TestScripts(t *testing.T) {
 	locktest.Run(t, func() *locktest.World { return newWorld(func(any, *lock.Result) {}) }, "testdata/*.txt")
 }
@@ -28,7 +34,24 @@ func TestScripts(t *testing.T) {
 func newWorld(hear func(client any, r *lock.Result)) *locktest.World {
 	w := locktest.New(func(a *locktest.Actor, timeout int64) locktest.Node { return start(a, timeout, hear) })
 	w.Commands["job"] = func() { jobCommand(w) }
+	w.Commands["fill"] = func() { fillCommand(w) }
+	w.Commands["relog"] = func() { n := w.Actor(0); n.Do(n.Node.Locks().Relog) }
 	return w
+}
+
+func fillCommand(w *locktest.World) {
+	n := w.Actor(0)
+	count, err := strconv.Atoi(w.Word(1))
+	require.NoError(w.T, err)
+	for i := range count {
+		name := store.AppendBareName(nil, fmt.Appendf(nil, "fill%d", i))
+		n.Do(func() {
+			_, pending := n.Node.Locks().AcquireSlot(name, []byte("filler"), 7_200_000, 0, 1, "filler")
+			require.NotNil(w.T, pending)
+		})
+		w.Deliver()
+	}
+	w.Out.Reset()
 }
 
 // node is a node of a mesh that has locks and no jobs.

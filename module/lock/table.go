@@ -550,11 +550,29 @@ func (n *Node) Tick() {
 
 // --- what is logged and loaded -------------------------------------------------
 
-// Log logs a lock as it is now (SETLOCK).
+// Log logs a lock that has changed (SETLOCK). From then on its vote is known, see confirm.
 func (n *Node) Log(l *store.Lock) {
-	l.Flags &^= flagLogged | flagKept // each change of a vote is logged, and makes it one that is known
+	n.confirm(l)
+	n.write(l)
+}
+
+// write logs a lock as it is now.
+func (n *Node) write(l *store.Lock) {
+	kept := l.Flags & flagKept
+	l.Flags &^= flagLogged | flagKept
 	n.host.LogLock(l)
-	l.Flags |= flagLogged
+	l.Flags |= flagLogged | kept
+}
+
+// confirm notes that a vote is known: it was given, changed or told since the node began to recover. So it hasn't flagKept any more,
+// and the Clearing of MarkIncomplete, which may not have come to it yet, passes it by.
+func (n *Node) confirm(l *store.Lock) {
+	l.Flags &^= flagKept
+	for _, c := range n.clears {
+		if c.lost && int16(c.age-l.Age) > 0 {
+			l.Age = c.age
+		}
+	}
 }
 
 // logEnd logs the end of a lock that had this token (DELLOCK). Without a name it logs that no token up to this one may
@@ -714,7 +732,7 @@ func (n *Node) Relog() {
 		case n.endedByFlush(l):
 			n.logEnd(l.Name(), l.Token)
 		default:
-			n.Log(l)
+			n.write(l)
 		}
 	}
 	n.logEnd(nil, max(n.store.Locks().Floor, n.reserved))

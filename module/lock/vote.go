@@ -117,7 +117,7 @@ func (n *Node) vote(b *ballot) (why uint32, l *store.Lock) {
 		flags |= FlagAlone
 	}
 	n.SetFlags(l, flags)
-	l.Flags &^= flagKept
+	n.confirm(l)
 	l.By = b.by
 	// A vote is never shortened: its holder may fail to get the other votes, and then counts on what it had before.
 	// (Until is 0 in a new vote.)
