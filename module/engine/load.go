@@ -274,7 +274,7 @@ func (n *Node) withinTerms(j *store.Job) {
 	}
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
-	case savedResting(j):
+	case savedResting(j), once && retry > 0 && mayRestElsewhere(j):
 		n.setTime(j, min(j.QTime, max(n.now, j.ETime-retry)))
 	case once && retry > 0:
 		n.setTime(j, n.now+retry)
@@ -284,6 +284,12 @@ func (n *Node) withinTerms(j *store.Job) {
 	case delay > 0 && !once:
 		n.setTime(j, n.now+delay)
 	}
+}
+
+// mayRestElsewhere says whether a job that was loaded is a copy of one that was given back, and may rest at another node for longer than its
+// retry time. That node's PutOff, which is the only word of it, has changed nothing but QTime.
+func mayRestElsewhere(j *store.Job) bool {
+	return j.Nacks > 0 && j.Holders() > 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered == 0
 }
 
 func (n *Node) settle(j *store.Job, s *settling) {
