@@ -309,12 +309,12 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	if s.Exact && !s.Same && !s.restored {
 		n.endOwnRuns(j)
 	}
+	if !s.Same {
+		n.noteBody(j)
+	}
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return
-	}
-	if !s.Same {
-		n.noteBody(j)
 	}
 	// The nodes' file may be older than the data: a holder that it doesn't name is asked, too, if it comes.
 	elsewhere := (!s.Same || n.now < n.askedUntil) && j.Holders() > 0
