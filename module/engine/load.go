@@ -265,13 +265,14 @@ func hasRun(j *store.Job) bool {
 }
 
 // withinTerms bounds the times of a job that was loaded. Otherwise a clock that was set back
-// before would prolong the job's life, its delay, and the time for which a client has it.
+// before would prolong the job's life, its delay, and the time for which a client has it, here or elsewhere.
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                               // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, TermOf(j)*1000 // a copy waits for both
 	if !j.DeadLetter() && !j.Kept() {                   // a dead letter, and an outcome, live longer than the job's own time to live
 		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	}
+	boundLease(j, n.now)
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
 	case savedResting(j), once && retry > 0 && mayRestElsewhere(j):
