@@ -91,15 +91,19 @@ func (n *Node) stayer(j *store.Job) *Peer {
 }
 
 // onDeparting takes a delayed job that a node leaves to this one, and tells that node so. If the first answer was lost,
-// another holder may have taken the job, too: so it is announced before it is queued.
+// another holder may have taken the job, too: so it is announced before it is queued. The time is written down with the job: this node may never have
+// heard why the job is delayed, and must know it after a restart.
 func (n *Node) onDeparting(p *Peer, j *store.Job, span int64) {
-	if j.Nacks > 0 && j.Place == store.InHeld && j.Reason() == store.NoReason && comesBack(j) {
+	if (j.Nacks > 0 || j.Deliveries > 0) && j.Place == store.InHeld && j.Reason() == store.NoReason && comesBack(j) {
 		n.restAgain(j, max(span, 1))
 	} else {
 		n.onEnqueue(j, max(span, 1), 0)
 	}
 	switch {
 	case n.awaitsFirst(j):
+		if !savedResting(j) {
+			j = n.learnDue(j, j.QTime-n.now)
+		}
 		clearAnnounced(j)
 		n.arm(j)
 		n.send(p, &wire.Message{Kind: wire.PutOff, ID: j.ID, Span: j.QTime - n.now})

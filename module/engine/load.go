@@ -276,16 +276,17 @@ func hasRun(j *store.Job) bool {
 }
 
 // withinTerms bounds the times of a job that was loaded. Otherwise a clock that was set back
-// before would prolong the job's life, its delay, and the time for which a client has it.
+// before would prolong the job's life, its delay, and the time for which a client has it, here or elsewhere.
 func (n *Node) withinTerms(j *store.Job) {
 	const minute = 60_000                               // the precision of an ID's time to live
 	delay, retry := int64(j.Delay)*1000, TermOf(j)*1000 // a copy waits for both
 	if !j.DeadLetter() && !j.Kept() {                   // a dead letter, and an outcome, live longer than the job's own time to live
 		j.ETime = min(j.ETime, n.now+max(timeToLive(j), 2*retry)+minute)
 	}
+	boundLease(j, n.now)
 	switch once := j.Flags&store.FlagQueuedOnce != 0; {
 	case j.QTime <= n.now+delay+retry+jitterMS:
-	case savedResting(j):
+	case savedResting(j), once && retry > 0 && mayRestElsewhere(j):
 		n.setTime(j, min(j.QTime, max(n.now, j.ETime-retry)))
 	case once && retry > 0:
 		n.setTime(j, n.now+retry)
@@ -295,6 +296,12 @@ func (n *Node) withinTerms(j *store.Job) {
 	case delay > 0 && !once:
 		n.setTime(j, n.now+delay)
 	}
+}
+
+// mayRestElsewhere says whether a job that was loaded is a copy of one that was given back, and may rest at another node for longer than its
+// retry time. That node's PutOff, which is the only word of it, has changed nothing but QTime.
+func mayRestElsewhere(j *store.Job) bool {
+	return j.Nacks > 0 && j.Holders() > 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered == 0
 }
 
 func (n *Node) settle(j *store.Job, s *settling) {
@@ -314,12 +321,12 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	if s.Exact && !s.Same && !s.restored {
 		n.endOwnRuns(j)
 	}
+	if !s.Same {
+		n.noteBody(j)
+	}
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return
-	}
-	if !s.Same {
-		n.noteBody(j)
 	}
 	// The nodes' file may be older than the data: a holder that it doesn't name is asked, too, if it comes.
 	elsewhere := (!s.Same || n.now < n.askedUntil) && j.Holders() > 0

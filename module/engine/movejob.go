@@ -121,7 +121,7 @@ func (n *Node) setDue(j *store.Job, m *Move) {
 		return
 	}
 	j, _ = n.setExtra(n.dueAt(j, m), store.TagStays, []byte{}) // no flush of before takes it
-	n.delay(j, delayFrom(j, n.now))
+	n.delayUntilDue(j)
 	n.serveBehind(j.Queue) // its key may be free
 }
 
@@ -131,7 +131,11 @@ func (n *Node) dueAt(j *store.Job, m *Move) *store.Job {
 	if !m.HasAt {
 		return j
 	}
-	span := n.restsFor(j, max(0, min(m.At-n.now, MaxSeconds*1000)))
+	return n.keepDue(j, n.restsFor(j, max(0, min(m.At-n.now, MaxSeconds*1000))))
+}
+
+// keepDue writes down that a job is due in span ms, as if it was added with AT. The job may move.
+func (n *Node) keepDue(j *store.Job, span int64) *store.Job {
 	j.Delay = uint32((span + 999) / 1000)
 	var at []byte
 	if span > 0 {
@@ -141,6 +145,31 @@ func (n *Node) dueAt(j *store.Job, m *Move) *store.Job {
 	n.logAnew(j)
 	return j
 }
+
+// delayUntilDue delays a job that has got a time, and tells the other holders that time.
+func (n *Node) delayUntilDue(j *store.Job) {
+	left := delayFrom(j, n.now)
+	n.delayAs(j, left, n.dueFlag(j, left))
+}
+
+// dueFlag returns the flag of a PutOff by span ms, where that is what is left of the time that a job was given: wire.Due.
+func (n *Node) dueFlag(j *store.Job, span int64) uint8 {
+	if delayFrom(j, n.now) == span && !n.putOff(j) && (span == 0 || j.Extra(store.TagAt) != nil) {
+		return wire.Due
+	}
+	return 0
+}
+
+// learnDue writes down in a copy that its job is due in span ms, as another node has said. Otherwise the copy, loaded after a restart, would take
+// that span for an error of its clock, or for a time at which the job is out of its queue by a pause, and come early. The job may move.
+func (n *Node) learnDue(j *store.Job, span int64) *store.Job {
+	if n.putOff(j) || isWithin(delayFrom(j, n.now)-span, jitterMS) {
+		return j
+	}
+	return n.keepDue(j, span)
+}
+
+func isWithin(difference, most int64) bool { return -most <= difference && difference <= most }
 
 // rank gives a held job that has moved its new priority, if m says one. The job may move in memory.
 func (n *Node) rank(j *store.Job, m *Move) *store.Job {
@@ -165,7 +194,7 @@ func (n *Node) learnRank(j *store.Job, extras []byte) *store.Job {
 func (n *Node) arrive(j *store.Job, queued, timed bool) {
 	if left := delayFrom(j, n.now); timed && (left > 0 || !queued) && !n.putOff(j) {
 		n.tellChanged(j, wire.NewQueue)
-		n.delay(j, left)
+		n.delayUntilDue(j)
 		return
 	}
 	if asks := n.putOff(j) && (queued || !rests(j) && !held(j) && j.Reason() == store.Delayed); queued || asks {

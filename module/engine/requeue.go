@@ -198,7 +198,8 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 // this node doesn't queue the job, and says nothing.
 func (n *Node) object(p *Peer, j *store.Job) {
 	if j.Queue.Pause&PauseIn == 0 {
-		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)})
+		span := max(j.QTime-n.now, 0)
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection | n.keyFlag(j) | n.dueFlag(j, span), ID: j.ID, Span: span})
 	}
 }
 
@@ -294,6 +295,9 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 	case s == pending: // ignore: this node queues the job when it is promised (added_put_off_elsewhere)
 	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
 	default:
+		if flags&wire.Due != 0 { // (moved_at_copy_restarted)
+			j = n.learnDue(j, m.Span)
+		}
 		n.endLease(j)
 		n.leaveJob(j, m.Span) // give way (unique_putoff)
 	}

@@ -184,9 +184,12 @@ func (n *Node) reschedule(j *store.Job, u store.Unique, span int64) {
 
 // delay queues a job in span ms, as if it was new and delayed. It is this node that queues it: the other
 // holders leave it alone until its retry time is over after that.
-func (n *Node) delay(j *store.Job, span int64) {
+func (n *Node) delay(j *store.Job, span int64) { n.delayAs(j, span, 0) }
+
+// delayAs is delay with further flags of the PutOff.
+func (n *Node) delayAs(j *store.Job, span int64, flags uint8) {
 	n.restAgain(j, span)
-	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j), Span: span})
+	n.tell(j, &wire.Message{Kind: wire.PutOff, Flags: n.keyFlag(j) | flags, Span: span})
 }
 
 // keyFlag returns the flag of a PutOff: GotKey if the job is unique and this node doesn't wait for its key.

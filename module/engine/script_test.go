@@ -480,6 +480,7 @@ var flagNames = []struct {
 	{wire.Enqueue, wire.Unblocked, "let-go"},
 	{wire.PutOff, wire.Objection, "objection"},
 	{wire.PutOff, wire.KeptOut, "kept-out"},
+	{wire.PutOff, wire.Due, "due"},
 	{wire.PutOff, wire.GotKey, "got-key"},
 }
 

@@ -64,6 +64,13 @@ func leaseElsewhere(j *store.Job) int64 {
 	return 0
 }
 
+// boundLease cuts that time, which was loaded, to the whole term from now.
+func boundLease(j *store.Job, now int64) {
+	if most := now + leaseOf(j)*1000; leaseElsewhere(j) > most {
+		binary.LittleEndian.PutUint64(j.Extra(store.TagLease)[termLen:], uint64(most))
+	}
+}
+
 // ownTerm notes that a client has the job here.
 func ownTerm(j *store.Job) {
 	if j.Parts == 0 {

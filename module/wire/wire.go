@@ -267,6 +267,7 @@ const (
 	Leaves    = NoReply   // Enqueue: the sender is leaving, and keeps the job until the receiver has said PutOff or Queued
 	Objection = QueueIt   // PutOff: it objects to the receiver's WillQueue
 	GotKey    = NoReply   // PutOff: the job is unique, and doesn't wait for its key, or no longer
+	Due       = CountMore // PutOff: the job has got a time, Span from now, as if it was added with that delay; not with CountNack
 	KeptOut   = Known     // PutOff: the sender was to queue the job for the first time, but its queue is paused: nodes that left the job to it may queue it
 	StillHeld = Known     // Release: at the node that released it, the job still waits for others
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
