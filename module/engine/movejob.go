@@ -70,7 +70,8 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		return false, ErrNoJob // TakesJobs may have removed a key whose time was over
 	}
 	if j.DeadLetter() {
-		return true, n.revive(j, to, m)
+		err = n.revive(j, to, m)
+		return err == nil, err
 	}
 	from := slices.Clone(j.Queue.NameBytes())
 	stays := string(to) == string(from)

@@ -22,7 +22,7 @@ var formerReleases = map[string]struct {
 
 // I5: the nodes of a mesh are upgraded one after the other, under load, each with the data that the former release has saved. No job is lost, and none
 // comes back that is done. What only the new release knows works at the nodes that have it; a limit waits until all have.
-func TestLifeI5(t *testing.T) {
+func TestLongLifeI5(t *testing.T) {
 	for name, former := range formerReleases {
 		t.Run(name, func(t *testing.T) {
 			so := harness.BuildFormer(t, former.commit)

@@ -82,7 +82,7 @@ var strategies = [...]string{"until-processed", "before-processing", "during-pro
 
 // I1, as far as a test can tell: to a client that uses no new option the module answers as before. Random commands of the former release get the
 // same replies from both, but for further fields of SHOW and QSTAT, and -CANCELLED where a worker heard -NOJOB. (The former tests stand beside it.)
-func TestLifeI1(t *testing.T) {
+func TestLongLifeI1(t *testing.T) {
 	former := harness.BuildFormer(t, beforeAll)
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
