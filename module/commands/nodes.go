@@ -77,7 +77,7 @@ func knownText(process uint64, k engine.Known) string {
 	return fmt.Sprintf("%s %016x %s\n", knownLine, process, text)
 }
 
-// parseKnown reads the fields of that line. What it can't read isn't known.
+// parseKnown reads the fields of that line. Nothing is known of what it can't read.
 func parseKnown(f []string) (process uint64, k engine.Known) {
 	if len(f) != 3 {
 		return 0, k

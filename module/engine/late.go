@@ -277,7 +277,7 @@ func (l *lateness) value() []byte {
 	return b
 }
 
-// readLateness reads a value. Of one that it can't read nobody is away. Of two nodes that IDs of jobs can't tell apart neither has a bound.
+// readLateness reads a value. If it can't, nobody is away. If IDs of jobs can't tell two nodes apart, neither of them has a bound.
 func readLateness(b []byte) (l lateness) {
 	l.bounds = map[wire.Node]bound{}
 	if len(b) == 0 || b[0] != lateFormat {
@@ -329,7 +329,7 @@ type flushNote struct {
 	lateness
 }
 
-// noteBounds begins a flush of the whole mesh. What is known of its nodes' jobs counts from before the flush.
+// noteBounds begins a flush of the whole mesh: it notes what is known of each node's jobs before the flush.
 func (n *Node) noteBounds(queue string) *flushNote {
 	f := &flushNote{queue, lateness{bounds: map[wire.Node]bound{}}}
 	add := func(node wire.Node, b wire.Bounds) {

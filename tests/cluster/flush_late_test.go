@@ -100,7 +100,7 @@ func TestLifeX2Killed(t *testing.T) {
 	assert.Equal(t, job, fetched(t, w, "q"))
 }
 
-// X2: a node is cut off. What was added at it before the flush goes when the two sides meet, and what was promised or given to a client meanwhile stays.
+// X2: a node is cut off. Its jobs of before the flush go when the two sides meet, and those that were promised or given to a client meanwhile stay.
 func TestLifeX2CutOff(t *testing.T) {
 	t.Parallel()
 	w := namespaces(t, 3)
