@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"container/heap"
+	"maps"
 	"math"
+	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -94,6 +97,7 @@ func (n *Node) FlushMesh(name []byte, all bool, timeout int64) (p Pending, now *
 		m.Flags = wire.All
 	}
 	n.noteAway(ask.note, func(p *Peer) bool { return !n.canAsk(p, wire.AskFlush) })
+	ask.word = &wire.Message{Kind: m.Kind, Span: ask.number, Queue: slices.Clone(name), Flags: m.Flags}
 	return n.askMesh(ask, m, wire.Flushed, n.mesh.All())
 }
 
@@ -111,8 +115,60 @@ func (n *Node) FlushedSoFar(p Pending) uint64 {
 	return 0
 }
 
+// A flush for another node begins before that node answers its client: jobs that are promised after the answer stay. So the word to
+// begin (AskFlush) counts for flushReadyMS from when this node said that it is ready for it, and the asking node, which hears that, doesn't answer for longer than
+// that after it has sent the word. A message that was held up on its way does nothing.
+const (
+	flushReadyMS   = 1_000
+	flushHoldMS    = 1_500 // longer than flushReadyMS by any clock
+	flushReadyMost = 1_000 // flushes that one node may be about to begin here
+)
+
+// onFlushReady gives the word to begin.
+func (n *Node) onFlushReady(p *Peer, m *wire.Message) {
+	q := n.questionOf(m.Span)
+	if q == nil || q.awaits != wire.Flushed || !slices.Contains(q.open, p) {
+		return
+	}
+	q.holds = n.monotonic() + flushHoldMS
+	q.deadline = max(q.deadline, n.deadlineIn(flushHoldMS))
+	heap.Fix(&n.questions.due, q.pos)
+	n.send(p, q.word)
+}
+
+// isReadyFor says whether a word to begin comes in time.
+func (p *Peer) isReadyFor(span, now int64) bool {
+	at, yes := p.ready[span]
+	delete(p.ready, span)
+	return yes && now-at <= flushReadyMS
+}
+
+// becomeReady notes that a word to begin may come.
+func (p *Peer) becomeReady(span, now int64) bool {
+	if len(p.ready) >= flushReadyMost {
+		maps.DeleteFunc(p.ready, func(_, at int64) bool { return now-at > flushReadyMS })
+	}
+	if len(p.ready) >= flushReadyMost {
+		return false
+	}
+	if p.ready == nil {
+		p.ready = map[int64]int64{}
+	}
+	p.ready[span] = now
+	return true
+}
+
 // onAskFlush flushes a queue for another node.
 func (n *Node) onAskFlush(p *Peer, m *wire.Message) {
+	switch now := n.monotonic(); {
+	case m.Flags&wire.Soon != 0:
+		if p.becomeReady(m.Span, now) {
+			n.send(p, &wire.Message{Kind: wire.FlushReady, Span: m.Span})
+		}
+		return
+	case n.mesh.features[p.ID].Bounds && !p.isReadyFor(m.Span, now):
+		return
+	}
 	fl, done := n.beginFlush(string(m.Queue), m.Flags&wire.All != 0)
 	if !done {
 		fl.askers = append(fl.askers, flushAsker{meshAsker{p.Node, m.Span}, fl.jobs})

@@ -151,6 +151,8 @@ func (n *Node) Receive(from wire.NodeID, b []byte) error {
 		return n.onAskDelayed(p, m)
 	case wire.AskFlush:
 		n.onAskFlush(p, m)
+	case wire.FlushReady:
+		n.onFlushReady(p, m)
 	case wire.AskMove:
 		return n.onAskMove(p, m)
 	case wire.Do:

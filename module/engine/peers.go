@@ -31,6 +31,7 @@ type Peer struct {
 	versions int                              // how many of Node.bodies it was told
 	bounds   wire.Bounds                      // of the jobs that were added at it, as its last heartbeat has told them
 	heard    bool                             // bounds came over the present connection
+	ready    map[int64]int64                  // flushes that it may begin here, by their question there: monotonic, when this node said so
 	flushes  bool                             // it has told the flushes that it knows of over the present connection, or can't
 }
 

@@ -36,14 +36,16 @@ type MeshAnswer struct {
 type question struct {
 	number   int64
 	client   any
-	deadline int64     // unix ms
-	awaits   wire.Kind // of the answers
-	open     []*Peer   // nodes that haven't answered yet
-	count    int       // WIP: the most jobs
-	single   bool      // QLEN, QSTAT: each node's counts are wanted, too
-	page     wire.Node // QSCAN: whose queues are listed
-	flush    *flushing // QFLUSH: this node's own part, until it is done
-	flushed  uint64    // the jobs that had gone by it before
+	deadline int64         // unix ms
+	awaits   wire.Kind     // of the answers
+	open     []*Peer       // nodes that haven't answered yet
+	count    int           // WIP: the most jobs
+	single   bool          // QLEN, QSTAT: each node's counts are wanted, too
+	page     wire.Node     // QSCAN: whose queues are listed
+	flush    *flushing     // QFLUSH: this node's own part, until it is done
+	flushed  uint64        // the jobs that had gone by it before
+	word     *wire.Message // QFLUSH: what makes other nodes begin
+	holds    int64         // QFLUSH: monotonic: one may begin until then
 	note     *flushNote
 	moving   *moving   // MOVEJOB: the same
 	then     func()    // ADDJOB: what follows the answer; nil: nobody waits for it
@@ -115,6 +117,12 @@ func (n *Node) sendQuestion(q *question, m *wire.Message, awaits wire.Kind, to [
 		case m.Kind == wire.AskCounts && len(q.got.Queues) == 0: // a page without names has nothing to count
 		default:
 			q.open = append(q.open, p)
+			if m.Kind == wire.AskFlush && n.mesh.features[p.ID].Bounds {
+				soon := *m
+				soon.Flags |= wire.Soon
+				n.send(p, &soon)
+				continue
+			}
 			s.to(p)
 		}
 	}
@@ -195,8 +203,11 @@ func (n *Node) onAnswer(p *Peer, m *wire.Message) error {
 // settled says whether a question has all answers that are to come: none of the nodes that were asked is left to answer, and this node's
 // own part is done.
 func (n *Node) settled(q *question) bool {
-	return q.flush == nil && q.moving == nil && !q.behind && !slices.ContainsFunc(q.open, n.mayAnswer)
+	return q.flush == nil && q.moving == nil && !q.behind && (len(q.open) == 0 || !n.holds(q) && !slices.ContainsFunc(q.open, n.mayAnswer))
 }
+
+// holds says whether some node that was asked may still begin a flush.
+func (n *Node) holds(q *question) bool { return q.holds > n.monotonic() }
 
 // take adds a node's answer to the others.
 func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
@@ -227,12 +238,19 @@ func (n *Node) take(q *question, p *Peer, m *wire.Message) error {
 func (n *Node) tickQuestions() {
 	o, answers := &n.questions, waitSlice
 	for len(o.due) > 0 && o.due[0].deadline <= n.now && answers > 0 {
+		if q := o.due[0]; n.holds(q) && len(q.open) > 0 { // the clock was set
+			n.holdOpen(q)
+			continue
+		}
 		answers -= n.answerQuestion(o.due[0])
 	}
 	for looks := questionSlice; o.open.Left() > 0 && looks > 0 && answers > 0; looks-- {
 		o.open.Pass(1, func(_ int64, q **question) bool {
-			if n.settled(*q) {
+			switch {
+			case n.settled(*q):
 				answers -= n.answerQuestion(*q)
+			case n.holds(*q):
+				n.holdOpen(*q)
 			}
 			return true
 		})
@@ -242,6 +260,15 @@ func (n *Node) tickQuestions() {
 	}
 	if len(o.due) > 0 {
 		n.wake = min(n.wake, max(o.due[0].deadline, n.now+1))
+	}
+}
+
+// holdOpen makes a question end when no node can begin a flush any more, at the earliest, and then if no node is left to answer.
+func (n *Node) holdOpen(q *question) {
+	at := n.deadlineIn(q.holds - n.monotonic())
+	if q.deadline < at || q.flush == nil && !slices.ContainsFunc(q.open, n.mayAnswer) {
+		q.deadline = at
+		heap.Fix(&n.questions.due, q.pos)
 	}
 }
 

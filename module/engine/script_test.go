@@ -459,7 +459,7 @@ var kindNames = map[wire.Kind]string{
 	wire.Entries: "ENTRIES", wire.EntrySums: "ENTRYSUMS", wire.AskCopies: "ASKCOPIES", wire.Copies: "COPIES", wire.AskFlush: "ASKFLUSH", wire.Flushed: "FLUSHED", wire.AskJobs: "ASKJOBS", wire.Jobs: "JOBS", wire.Whereabouts: "WHEREABOUTS", wire.AskMove: "ASKMOVE", wire.MovedJobs: "MOVEDJOBS",
 	wire.SetEnd: "SETEND", wire.GotEnd: "GOTEND", wire.Watch: "WATCH", wire.Ended: "ENDED", wire.Cancel: "CANCEL", wire.Do: "DO", wire.Did: "DID", wire.NewCopy: "NEWCOPY",
 	wire.AskName: "ASKNAME", wire.Named: "NAMED", wire.Publish: "PUBLISH", wire.AskDelayed: "ASKDELAYED", wire.DelayedJobs: "DELAYEDJOBS",
-	wire.AskGiven: "ASKGIVEN", wire.Given: "GIVEN", wire.Flushes: "FLUSHES",
+	wire.AskGiven: "ASKGIVEN", wire.Given: "GIVEN", wire.Flushes: "FLUSHES", wire.FlushReady: "FLUSHREADY",
 	wire.AskCounts: "ASKCOUNTS", wire.Counts: "COUNTS", wire.AskQueues: "ASKQUEUES", wire.Queues: "QUEUES",
 }
 
@@ -591,7 +591,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 	switch m.Kind {
 	case wire.AskCopies, wire.AskFlush, wire.AskMove, wire.AskGiven:
 		m.Span = w.question(l.From, m.Span)
-	case wire.Copies, wire.Flushed, wire.MovedJobs, wire.Given:
+	case wire.Copies, wire.Flushed, wire.FlushReady, wire.MovedJobs, wire.Given:
 		m.Span = w.question(l.To, m.Span)
 	}
 	if m.Span > 0 {

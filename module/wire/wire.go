@@ -212,6 +212,8 @@ const (
 	Given
 	// Flushes tells the flushes of the last day that the sender knows of, in Queue: entries, as in Entries.
 	Flushes
+	// FlushReady is the answer to an AskFlush with Soon: an AskFlush without it, which has the same Span, is carried out if it comes soon.
+	FlushReady
 	kinds
 )
 
@@ -273,6 +275,7 @@ const (
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there
 	All       = NoReply   // AskFlush: jobs that clients work on go, too
+	Soon      = QueueIt   // AskFlush: nothing is to be done yet. The answer is FlushReady
 	OneQueue  = NoReply   // AskJobs
 	ByID      = NoReply   // AskMove: Queue has IDs in the place of the first queue
 	ToAll     = NoReply   // GotEnd: all holders have confirmed this outcome, and the sender forgets the job, or keeps it
@@ -624,9 +627,10 @@ var parts = [kinds]uint16{
 	AskDelayed:  hasCount | hasSpan | hasQueue,
 	DelayedJobs: hasSpan | hasQueue,
 
-	AskGiven: hasSpan | hasQueue | hasMembers,
-	Given:    hasSpan | hasQueue,
-	Flushes:  hasQueue,
+	FlushReady: hasSpan,
+	AskGiven:   hasSpan | hasQueue | hasMembers,
+	Given:      hasSpan | hasQueue,
+	Flushes:    hasQueue,
 
 	Whereabouts: hasID | hasCount | hasSpan | hasQueue | hasExtras,
 

@@ -170,7 +170,7 @@ func TestNumbersOfTheProtocol(t *testing.T) {
 		"Release", "Released", "AskOutcome", "Outcome", "Offer", "Taken", "Declined", "Settled", "PutOff", "MovedTo", "AskIdle", "Idle", "ReplJobs", "GotJobs",
 		"AskCounts", "Counts", "AskQueues", "Queues", "Entries", "EntrySums", "AskCopies", "Copies", "AskFlush", "Flushed", "AskJobs", "Jobs",
 		"Whereabouts", "AskMove", "MovedJobs", "SetEnd", "GotEnd", "Watch", "Ended", "Cancel", "Marks", "Do", "Did", "NewCopy", "AskName", "Named", "Publish",
-		"AskDelayed", "DelayedJobs", "AskGiven", "Given", "Flushes",
+		"AskDelayed", "DelayedJobs", "AskGiven", "Given", "Flushes", "FlushReady",
 	}
 	all := allKinds()
 	require.Len(t, names, len(all))

@@ -46,7 +46,7 @@ func TestLifeX1Messages(t *testing.T) {
 				require.True(t, f.answered)
 				assert.Equal(t, jobs, s.Flushed)
 				others := int64(nodes - 1)
-				assert.Equal(t, others, sent(wire.AskFlush))
+				assert.Equal(t, 3*others, sent(wire.AskFlush, wire.FlushReady))
 				assert.Equal(t, others, sent(wire.Flushed))
 				assert.Equal(t, int64(3*(copies-1)*jobs), sent(wire.SetAck, wire.GotAck, wire.DelJob))
 				for _, n := range s.nodes {
