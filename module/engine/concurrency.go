@@ -167,6 +167,7 @@ func (n *Node) dropUnusedSlot(id *store.ID) {
 	if _, ok := n.slotOf(j); ok {
 		n.leaveSlot(j)
 		n.log(LogState, j)
+		n.log(LogState, j)
 	}
 }
 

@@ -94,3 +94,27 @@ func TestFreedSlotOfALongName(t *testing.T) {
 		assert.Zero(t, n.Queue([]byte(name)).Len)
 	}
 }
+
+// A client gives back a job with RETRY 0, which stays out of its queue. That the job has no slot any more is logged.
+func TestSlotOfAnAtMostOnceJobIsGivenBack(t *testing.T) {
+	n, _, _ := node(1000)
+	n.SetPolicies(&engine.Policies{Generation: 1, Rated: true, LimitsOf: func([]byte) engine.Limits { return engine.Limits{AtOnce: 1} }})
+	_, _, err := n.AddJob(&engine.Add{Queue: []byte("q"), Replicate: 1, TTL: 1000})
+	require.NoError(t, err)
+	got := n.Fetch([]*store.Queue{n.Queue([]byte("q"))}, 1, true, nil)
+	require.Len(t, got, 1)
+	_, slotted := n.SlotOf(got[0])
+	require.True(t, slotted)
+	n.Effects()
+	id := got[0].ID
+	n.Nack(&id, &engine.Failure{})
+	logged := false
+	for _, e := range n.Effects() {
+		if e.Kind == engine.LogState && e.Job.ID == id {
+			logged = true
+			_, slotted := n.SlotOf(e.Job)
+			assert.False(t, slotted)
+		}
+	}
+	assert.True(t, logged)
+}
