@@ -50,6 +50,19 @@ func (n *Node) slotsName(queue []byte) []byte {
 	return n.scratch.lock
 }
 
+// hashedSlots is the name of a queue's slots, if it has only a hash of the queue's name, which is very long; "": it has the name, or no slots are
+// limited.
+func (r *rate) hashedSlots() string {
+	if r.set.AtOnce == 0 {
+		return ""
+	}
+	name := store.AppendSlotsName(nil, []byte(r.queue)) // scratch.lock may be in use
+	if _, _, _, hashed, _ := store.LockName(name); !hashed {
+		return ""
+	}
+	return string(name)
+}
+
 func (n *Node) queueSlotName(queue []byte, slot int) []byte {
 	return store.AppendSlotName(nil, slot, n.slotsName(queue))
 }
@@ -153,6 +166,7 @@ func (n *Node) dropUnusedSlot(id *store.ID) {
 	}
 	if _, ok := n.slotOf(j); ok {
 		n.leaveSlot(j)
+		n.log(LogState, j)
 		n.log(LogState, j)
 	}
 }
@@ -370,9 +384,7 @@ func (n *Node) slotFreed(name []byte) {
 	_, scope, _, hashed, _ := store.LockName(base)
 	r := n.rates.queues[string(scope)]
 	if hashed { // a very long name
-		if i := slices.IndexFunc(n.rates.due, func(r *rate) bool { return string(n.slotsName([]byte(r.queue))) == string(base) }); i >= 0 {
-			r = n.rates.due[i]
-		}
+		r = n.rates.hashed[string(base)]
 	}
 	if r == nil {
 		return

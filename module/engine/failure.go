@@ -65,14 +65,18 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 		return false
 	}
 	if j.Retry == 0 && j.State == store.StateActive {
-		n.freeSlot(j)
-	}
-	if j.Retry == 0 && j.State == store.StateActive && j.Flags&store.FlagDelivered != 0 && runs(j) {
 		// The job stays out of its queue, but nobody works on it any more.
-		u := j.Unique()
-		n.endRun(j, u)
-		u.GiveRunBack()
-		n.log(LogState, j)
+		_, slotted := n.slotOf(j)
+		n.freeSlot(j)
+		running := j.Flags&store.FlagDelivered != 0 && runs(j)
+		if running {
+			u := j.Unique()
+			n.endRun(j, u)
+			u.GiveRunBack()
+		}
+		if slotted || running {
+			n.log(LogState, j)
+		}
 	}
 	if isAskedToStop(j) && (j.Place == store.InWorking || comesBack(j)) {
 		n.stop(j)

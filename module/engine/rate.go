@@ -63,16 +63,20 @@ const (
 	rateIdleMS   = 60_000 // a queue that wasn't asked for so long is forgotten, once its blocks are free
 	rateSweep    = 100    // queues that one tick looks at for that
 	rateSweepMS  = 10_000
+	rateChecks   = 300        // queues that one tick compares with changed settings
 	rateKeyStart = "\x00rate" // of the keys of blocks, in the scope of their queue
 )
 
 // rates are the queues with limits of which somebody wants jobs.
 type rates struct {
 	queues     map[string]*rate
+	hashed     map[string]*rate      // those with limited slots and a very long name, by the name of their slots
 	due        table.Schedule[*rate] // those that are limited
-	limited    int                   // how many of them are limited
-	generation uint32                // of the settings that were seen last
-	sweep      int64                 // monotonic: when idle ones are looked for next
+	all        table.Chain[rate]
+	unchecked  int    // how many of all, from the head on, are still to be compared with the settings
+	limited    int    // how many of them are limited
+	generation uint32 // of the settings that were seen last
+	sweep      int64  // monotonic: when idle ones are looked for next
 }
 
 // rate is what this node knows of a queue's limits, and what it may deliver. Times are monotonic ms.
@@ -92,6 +96,7 @@ type rate struct {
 	asked      int64   // when a job was wanted last
 	look       int64   // when the queue is served again
 	place      int     // in rates.due, -1 outside
+	inAll      table.Link[rate]
 
 	// These are about the slots of a queue with a limit of jobs in progress.
 	spare         []queueSlot // this node has them, and no job does yet
@@ -105,6 +110,8 @@ type rate struct {
 
 func (r *rate) Sooner(than *rate) bool { return r.look < than.look }
 func (r *rate) Position() *int         { return &r.place }
+
+func inAllRates(r *rate) *table.Link[rate] { return &r.inAll }
 
 func (r *rate) blocks() int64 { return min(r.set.Count, rateBlocks) }
 
@@ -185,6 +192,13 @@ func (n *Node) rateOf(q *store.Queue) *rate {
 		n.rates.queues = map[string]*rate{}
 	}
 	n.rates.queues[r.queue] = r
+	n.rates.all.Add(r, inAllRates)
+	if base := r.hashedSlots(); base != "" {
+		if n.rates.hashed == nil {
+			n.rates.hashed = map[string]*rate{}
+		}
+		n.rates.hashed[base] = r
+	}
 	return r
 }
 
@@ -194,6 +208,10 @@ func (n *Node) forgetRate(r *rate) {
 		heap.Remove(&n.rates.due, r.place)
 	}
 	delete(n.rates.queues, r.queue)
+	n.rates.all.Remove(r, inAllRates)
+	if base := r.hashedSlots(); base != "" {
+		delete(n.rates.hashed, base)
+	}
 	n.dropSpares(r)
 	if r.answered {
 		n.rateAnswered(r.queue)
@@ -360,19 +378,36 @@ func (n *Node) spend(q *store.Queue) {
 	}
 }
 
+// checkRates goes on with a pass over the queues that follows a change of the settings: those whose limits have changed are served.
+func (n *Node) checkRates(now int64) {
+	rs := &n.rates
+	if rs.generation != n.policies.Generation {
+		rs.generation, rs.unchecked = n.policies.Generation, rs.all.Len
+	}
+	for budget := rateChecks; budget > 0; budget-- {
+		if rs.unchecked = min(rs.unchecked, rs.all.Len); rs.unchecked == 0 {
+			return
+		}
+		rs.unchecked--
+		r := rs.all.Head
+		rs.all.Remove(r, inAllRates) // moves it to the end
+		rs.all.Add(r, inAllRates)
+		switch {
+		case r.place < 0 || r.generation == rs.generation:
+		case n.policies.LimitsOf([]byte(r.queue)) == r.set:
+			r.generation = rs.generation
+		default:
+			n.lookAt(r, now)
+		}
+	}
+	n.hurryTick()
+}
+
 // tickRates serves the queues that have waited long enough, and forgets those of which nobody wants jobs any more. If the settings have
-// changed it serves all queues that were limited by the former ones.
+// changed it serves all queues that were limited by former limits.
 func (n *Node) tickRates() {
 	now := n.monotonic()
-	if n.rates.generation != n.policies.Generation {
-		n.rates.generation = n.policies.Generation
-		for _, r := range n.rates.due {
-			if r.generation != n.policies.Generation {
-				r.look = now
-			}
-		}
-		heap.Init(&n.rates.due)
-	}
+	n.checkRates(now)
 	for budget := tickBudget; len(n.rates.due) > 0 && n.rates.due[0].look <= now && budget > 0; budget-- {
 		r := heap.Pop(&n.rates.due).(*rate)
 		from, answered, claims := len(n.effects), r.answered, r.slotsAnswered
