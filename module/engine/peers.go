@@ -28,7 +28,7 @@ type Peer struct {
 	bodies   table.Roster[store.ID, struct{}] // jobs whose new bodies it may have missed,
 	again    int64                            // monotonic: when those are told again
 	says     store.ID                         // the job of which it has told last which version of the body it has
-	versions int                              // how many of Node.bodies it was told
+	versions telling                          // of the versions of bodies
 }
 
 // members are the other nodes.

@@ -326,7 +326,6 @@ func (n *Node) missesBody(p *Peer, id store.ID) {
 // the node where the job waits still does so: elsewhere the body may be newer.
 func (n *Node) resumeBodies() {
 	for _, p := range n.mesh.All() {
-		n.tellVersions(p)
 		if p.Connected && p.bodies.Len() > 0 && p.bodies.Left() == 0 && n.monotonic() >= p.again {
 			p.bodies.Begin()
 			p.again = n.monotonic() + untoldAgain
@@ -345,6 +344,7 @@ func (n *Node) resumeBodies() {
 			})
 		}
 	}
+	n.tellVersions()
 }
 
 // onDo gives a job another body for another node.
