@@ -52,6 +52,7 @@ func (v version) next(node wire.Node) version {
 
 // setVersion writes down the version of a job's body. A job that has no room for it goes without. The job may move.
 func (n *Node) setVersion(j *store.Job, v version) *store.Job {
+	n.replaced = true
 	e := binary.LittleEndian.AppendUint32(nil, v.count)
 	j, _ = n.setExtra(j, store.TagBody, binary.LittleEndian.AppendUint64(e, uint64(v.node)))
 	return j
@@ -126,31 +127,54 @@ func (n *Node) doubtsBody(p *Peer, j *store.Job) {
 	}
 }
 
-// noteBody notes that a job was loaded with a body that replaces another: this process doesn't know which holders may lack it.
+// noteBody is for a job that was loaded: if its body replaces another, this process doesn't know which holders may lack it. So all are told.
 func (n *Node) noteBody(j *store.Job) {
-	if bodyVersion(j) != (version{}) && j.Holders() > 0 && len(n.bodies) < maxUntold {
-		n.bodies = append(n.bodies, j.ID)
+	if bodyVersion(j) == (version{}) {
+		return
 	}
-}
-
-// dropBodies forgets what noteBody has noted.
-func (n *Node) dropBodies() {
-	n.bodies = nil
+	n.replaced = true
 	for _, p := range n.mesh.All() {
-		p.versions = 0
+		n.beginVersions(p)
 	}
 }
 
-// tellVersions tells a node the versions of the bodies of those jobs: once, some with each tick. It asks for bodies that it lacks.
-func (n *Node) tellVersions(p *Peer) {
-	for some := untoldSlice; p.Connected && n.mesh.features[p.ID].Bodies && p.versions < len(n.bodies); some-- {
-		if some == 0 {
-			n.hurryTick()
-			return
+// dropBodies forgets which nodes are to be told versions.
+func (n *Node) dropBodies() {
+	for _, p := range n.mesh.All() {
+		p.versions = telling{}
+	}
+}
+
+// beginVersions begins to tell a node the version of the body of each job that it holds and that this node has, too. That is done each time it is
+// connected: it may have missed a body meanwhile, or in the last moment before, or have been started again without the end of its log.
+func (n *Node) beginVersions(p *Peer) {
+	if p.versions = (telling{open: n.replaced && n.mesh.features[p.ID].Bodies}); p.versions.open {
+		n.hurryTick()
+	}
+}
+
+// tellVersions goes on with that, for one node in a tick, when the node has been sent the bodies that it is known to lack. It asks for others.
+func (n *Node) tellVersions() {
+	for _, p := range n.mesh.All() {
+		t := &p.versions
+		if !t.open || !p.Connected || p.bodies.Left() > 0 {
+			continue
 		}
-		if j := n.store.Lookup(&n.bodies[p.versions]); j != nil && bodyVersion(j) != (version{}) && j.HeldBy(uint64(p.Node)) {
-			n.sendWhere(p, j)
+		for steps, some := copiesSlice, untoldSlice; steps > 0 && some > 0; steps-- {
+			n.scratch.jobs = n.scratch.jobs[:0]
+			t.at = n.store.ScanJobs(t.at, &n.scratch.jobs)
+			for _, j := range n.scratch.jobs {
+				if (j.State == store.StateActive || j.State == store.StateQueued) && bodyVersion(j) != (version{}) && j.HeldBy(uint64(p.Node)) {
+					n.sendWhere(p, j)
+					some--
+				}
+			}
+			if t.at == 0 {
+				t.open = false
+				break
+			}
 		}
-		p.versions++
+		n.hurryTick()
+		return
 	}
 }

@@ -253,7 +253,7 @@ type Node struct {
 	asksUntil  int64 // unix ms; see connecting
 	askedUntil int64 // until then this node may still ask about jobs that were loaded, unix ms
 	questions  questions
-	bodies     []store.ID // loaded jobs whose bodies replace others, see noteBody
+	replaced   bool // whether this process has had a job whose body replaces another
 	copyWaits  copyWaits
 	repairing  repairing
 	alike      alike

@@ -28,7 +28,7 @@ type Peer struct {
 	bodies   table.Roster[store.ID, struct{}] // jobs whose new bodies it may have missed,
 	again    int64                            // monotonic: when those are told again
 	says     store.ID                         // the job of which it has told last which version of the body it has
-	versions int                              // how many of Node.bodies it was told
+	versions telling                          // of the versions of bodies
 	bounds   wire.Bounds                      // of the jobs that were added at it, as its last heartbeat has told them
 	heard    bool                             // bounds came over the present connection
 	ready    map[int64]int64                  // flushes that it may begin here, by their question there: monotonic, when this node said so

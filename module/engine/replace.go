@@ -326,7 +326,6 @@ func (n *Node) missesBody(p *Peer, id store.ID) {
 // the node where the job waits still does so: elsewhere the body may be newer.
 func (n *Node) resumeBodies() {
 	for _, p := range n.mesh.All() {
-		n.tellVersions(p)
 		if p.Connected && p.bodies.Len() > 0 && p.bodies.Left() == 0 && n.monotonic() >= p.again {
 			p.bodies.Begin()
 			p.again = n.monotonic() + untoldAgain
@@ -345,6 +344,7 @@ func (n *Node) resumeBodies() {
 			})
 		}
 	}
+	n.tellVersions()
 }
 
 // onDo gives a job another body for another node.
@@ -398,7 +398,8 @@ func (n *Node) doBehindAdd(p *Peer, m *wire.Message) {
 	}
 }
 
-// onNewCopy takes a job's new body, and its time, from the node where it waits.
+// onNewCopy takes a job's new body, and its time, from the node where it waits. A job whose ADDJOB still waits here doesn't take it, and
+// nothing is answered: so that node sends it again.
 func (n *Node) onNewCopy(p *Peer, m *wire.Message) {
 	did, id := wire.Message{Kind: wire.Did, Span: m.Span}, store.ID(m.ID)
 	m.Kind, m.Flags, m.Span = wire.ReplJob, wire.NoReply|wire.NewBody, int64(min(m.Round, MaxUnix))
@@ -408,5 +409,8 @@ func (n *Node) onNewCopy(p *Peer, m *wire.Message) {
 		n.logAnew(j)
 	}
 	n.onReplJob(p, m)
+	if j := n.store.Lookup(&id); j != nil && j.State == store.StateWaitRepl {
+		return // (body_pending)
+	}
 	n.send(p, &did)
 }

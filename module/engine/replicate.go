@@ -359,6 +359,7 @@ func (n *Node) resume(p *Peer) {
 	}
 	n.askMet(p)
 	p.bodies.Begin()
+	n.beginVersions(p)
 	p.says = store.ID{}
 	n.tellWishes()
 }
@@ -761,6 +762,7 @@ func (n *Node) acceptInto(m *wire.Message, q *store.Queue) *store.Job {
 	j.Retry, j.Delay, j.Repl = w.Retry, w.Delay, w.Repl
 	j.Nacks, j.Deliveries = w.Nacks, w.Deliveries
 	becomeCopy(j)
+	n.replaced = n.replaced || bodyVersion(j) != (version{})
 	n.foreignTerm(j)
 	n.oust(&j.ID)
 	if !n.store.Register(q, j) {
