@@ -707,7 +707,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.send(p, n.queued(j, 0)) // so that the sender doesn't queue the job when it is promised
 		}
 		j = n.learnBody(p, j, m, m.Flags&wire.NewBody != 0)
-		if m.Flags&wire.NewQueue != 0 {
+		if m.Flags&wire.NewQueue != 0 && !n.survives(p, j, movesOf(m.Job.Extras), m.Job.Extras) {
 			was := moves(j)
 			n.onNewQueue(p, j, m)
 			if j = n.store.Lookup(&id); j == nil {
