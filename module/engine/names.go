@@ -1,12 +1,13 @@
 package engine
 
 import (
-	"cmp"
+	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -60,13 +61,37 @@ const freshNameMS = 4 * askNameMS
 // nameAsks are the jobs with names about which other nodes are asked.
 type nameAsks struct {
 	open map[store.ID]*nameAsk
-	line []*nameAsk // the same ones, and some that are decided, in the order of until
+	ends table.Schedule[*nameAsk] // the same ones, by until
 }
 
 type nameAsk struct {
 	id    store.ID
 	asked []*Peer // those that haven't answered
 	until int64   // unix ms
+	pos   int     // in nameAsks.ends
+}
+
+func (a *nameAsk) Sooner(than *nameAsk) bool { return a.until < than.until }
+func (a *nameAsk) Position() *int            { return &a.pos }
+
+func (a *nameAsks) begin(ask *nameAsk) {
+	a.end(&ask.id) // its job has gone with its queue
+	if a.open == nil {
+		a.open = map[store.ID]*nameAsk{}
+	}
+	a.open[ask.id] = ask
+	heap.Push(&a.ends, ask)
+}
+
+// end ends a question, and says whether it was open.
+func (a *nameAsks) end(id *store.ID) bool {
+	ask := a.open[*id]
+	if ask == nil {
+		return false
+	}
+	delete(a.open, *id)
+	heap.Remove(&a.ends, ask.pos)
+	return true
 }
 
 // AddNamed adds a job that has a name, as with ASYNC, and answers its ID. If the name's job is known here, or known to have ended, nothing
@@ -139,7 +164,7 @@ func (n *Node) nameAdded(j *store.Job) {
 // endNameAsk ends a question about a job with a name. If the job is still this node's, here or with a client, this node has added it. Otherwise another
 // node has, or it had ended before.
 func (n *Node) endNameAsk(id *store.ID) {
-	delete(n.nameAsks.open, *id)
+	n.nameAsks.end(id)
 	if j := n.store.Lookup(id); j != nil && (waitsForName(j) || j.State == store.StateQueued || j.Place == store.InWorking) {
 		n.nameAdded(j)
 	} else {
@@ -149,8 +174,7 @@ func (n *Node) endNameAsk(id *store.ID) {
 
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if _, asks := n.nameAsks.open[*id]; asks {
-		delete(n.nameAsks.open, *id)
+	if n.nameAsks.end(id) {
 		n.Stats.NamesKnown++
 	}
 }
@@ -176,33 +200,25 @@ func (n *Node) askName(j *store.Job) bool {
 	if len(ask.asked) == 0 {
 		return false
 	}
-	a := &n.nameAsks
-	if a.open == nil {
-		a.open = map[store.ID]*nameAsk{}
-	}
-	a.open[j.ID] = ask
-	at, _ := slices.BinarySearchFunc(a.line, ask.until, func(o *nameAsk, until int64) int { return cmp.Compare(o.until, until+1) })
-	a.line = slices.Insert(a.line, at, ask)
+	n.nameAsks.begin(ask)
 	n.wake = min(n.wake, ask.until)
 	return true
 }
 
-// tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that.
+// tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that; where very many questions end at a time, the next
+// ticks go on, and some jobs are queued before.
 func (n *Node) tickNames() {
-	a := &n.nameAsks
-	done := 0
-	for ; done < len(a.line) && (a.line[done].until <= n.now || a.open[a.line[done].id] != a.line[done]); done++ {
-		if ask := a.line[done]; a.open[ask.id] == ask {
-			n.endNameAsk(&ask.id)
-		}
+	for budget := tickBudget; len(n.nameAsks.ends) > 0 && n.nameAsks.ends[0].until <= n.now && budget > 0; {
+		from := len(n.effects)
+		n.endNameAsk(&n.nameAsks.ends[0].id)
+		budget -= 1 + n.cost(from)
 	}
-	a.line = slices.Delete(a.line, 0, done)
 }
 
 // wakeForNames sees to it that tickNames is called in time.
 func (n *Node) wakeForNames() {
-	if line := n.nameAsks.line; len(line) > 0 {
-		n.wake = min(n.wake, line[0].until)
+	if ends := n.nameAsks.ends; len(ends) > 0 {
+		n.wake = min(n.wake, ends[0].until)
 	}
 }
 
