@@ -338,7 +338,10 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 	if j == nil {
 		return false
 	}
-	n.nameEnds(id)
+	if ask := n.nameEnds(id); ask != nil {
+		n.placeNamed(ask)
+		j = n.store.Lookup(id)
+	}
 	if uncounted && unstarted(j) < maxUnstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
 		j = n.count(j, store.TagLapses, 0, 1)
 	}

@@ -698,6 +698,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.correct(p, j, m.Holders)
 			return
 		}
+		if m.Flags&wire.OfName != 0 && n.takeNamed(p, j, m) {
+			return
+		}
 		j, _ = n.learnLogged(j, m.Holders)
 		j = n.learnWords(j, m.Job.Extras)
 		if !n.inHands(j) { // otherwise the counts still have to tell whether the client gave the job back elsewhere

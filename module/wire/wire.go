@@ -375,6 +375,9 @@ const NewBody = Known
 // Again, in a ReplJob: the receiver should have the job already, and has said that it doesn't. It refuses a job that it has deleted.
 const Again = CountNack
 
+// OfName, in a ReplJob: the answer to an AskName, before Named. This job takes the place of the receiver's.
+const OfName = Full
+
 // NewQueue, in a ReplJob: the job is now in the queue named, with these extras (ONBUSY dead).
 const NewQueue = CountMore
 
