@@ -19,7 +19,7 @@ import (
 // was about to queue a copy that has been idle: a node that knows the job objects to that, or says how the job has ended. The job is queued
 // when all have answered that they don't know it, or after askNameMS; before that no other node is sent a copy. A node that knows it sends a copy of
 // its job, and answers so: then the copy takes the place of this job, and is left to that node. If two nodes add the name at once, their IDs choose
-// between them, as if both had the job in a queue, and the other node takes a copy in the same way. So there is one body, queue and set of
+// between them, as if both had the job in a queue, and the one that goes on sends its job to the other when its own question is over. So there is one body, queue and set of
 // options wherever the nodes can hear each other.
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
@@ -68,7 +68,9 @@ type nameAsks struct {
 type nameAsk struct {
 	id     store.ID
 	asked  []*Peer // those that haven't answered
-	left   bool    // the job is left to a node that adds it, too, and is asked for its copy
+	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
+	again  bool    // that node was asked once more
+	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
 	copies int     // how many other nodes are to have the job
 	placed bool    // these were sent their copies, though the question is open
 	waits  []int64 // clients that wait for the copies, by the numbers of their copiesWait
@@ -212,6 +214,7 @@ func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	n.nameAsks.end(id)
 	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
 		n.nameAdded(j)
+		n.sendNamed(j, ask.yield...)
 		return ask
 	}
 	n.Stats.NamesKnown++
@@ -311,29 +314,53 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 			answer.Flags = 0
 			n.leaveJob(n.meet(p, j), max(delayFrom(j, n.now), store.AnnounceMS))
 			n.send(p, answer)
-			n.leftTo(p, ask)
+			if n.yields(ask, p); !slices.Contains(ask.asked, p) {
+				n.askAgain(ask)
+			}
 			return
 		}
-		if ask != nil && !n.isNamedHere(j) { // another node adds it at this moment, and answers for itself
+		switch {
+		case adding: // the sender leaves it to this node, and is sent this node's when it is known that nobody has had it before
+			answer.Flags |= wire.OfName
+			if !slices.Contains(ask.yield, p) {
+				ask.yield = append(ask.yield, p)
+			}
+		case ask != nil && !n.isNamedHere(j): // another node adds it at this moment, and answers for itself
 			answer.Flags = 0
 		}
 		n.onWillQueue(p, j, m)
-		if j = n.store.Lookup(&id); answer.Flags&wire.Known != 0 && j != nil && (j.State == store.StateActive || j.State == store.StateQueued) {
-			c := n.copyOf(j, wire.ReplJob)
-			c.Flags = wire.NoReply | wire.OfName
-			n.send(p, c)
+		if j = n.store.Lookup(&id); answer.Flags == wire.Known && j != nil && (j.State == store.StateActive || j.State == store.StateQueued) {
+			n.sendNamed(j, p)
 		}
 	}
 	n.send(p, answer)
 }
 
-// leftTo asks a node for its copy of a job with a name that both add at this moment, and that this one leaves to it. That node may have been asked before it added the
-// job, and have known nothing of it.
-func (n *Node) leftTo(p *Peer, ask *nameAsk) {
-	ask.left = true
-	ask.due, ask.until = n.now+askNameMS, n.now+askNameMS
+// sendNamed sends a job with a name to nodes that have asked about that.
+func (n *Node) sendNamed(j *store.Job, to ...*Peer) {
+	if len(to) == 0 {
+		return
+	}
+	s := sending{n: n, m: n.copyOf(j, wire.ReplJob)}
+	s.m.Flags = wire.NoReply | wire.OfName
+	for _, p := range to {
+		s.to(p)
+	}
+}
+
+// yields keeps a question open, until a node has sent its copy of a job that both add at this moment, and that this one leaves to it.
+func (n *Node) yields(ask *nameAsk, p *Peer) {
+	ask.left = p
+	ask.due, ask.until = n.now+askDelayedMS, n.now+askDelayedMS
 	heap.Fix(&n.nameAsks.ends, ask.pos)
-	n.send(p, &wire.Message{Kind: wire.AskName, ID: ask.id})
+}
+
+// askAgain asks the node once more that a job was left to: it was asked before it added the job, and knew nothing of it.
+func (n *Node) askAgain(ask *nameAsk) {
+	if !ask.again {
+		ask.again = true
+		n.send(ask.left, &wire.Message{Kind: wire.AskName, ID: ask.id})
+	}
 }
 
 // takeNamed is for a copy that comes with the answer of a node that knows the job of a name about which this node asks. The copy takes the place of the job that was added
@@ -357,6 +384,7 @@ func (n *Node) takeNamed(p *Peer, j *store.Job, m *wire.Message) bool {
 	n.touch(q)
 	ask := n.nameAsks.open[j.ID]
 	n.nameKnown(&j.ID)
+	n.sendNamed(j, ask.yield...)
 	n.placeNamed(ask)
 	return true
 }
@@ -370,7 +398,16 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	switch known := m.Flags&wire.Known != 0; {
-	case ask.left && !known:
+	case ask.left != nil && !known:
+		if ask.left == p {
+			n.askAgain(ask)
+		}
+		return
+	case j != nil && known && m.Flags&wire.OfName != 0: // both add it at this moment, and the sender's follows (names_cross)
+		if waitsForName(j) {
+			n.leaveJob(n.meet(p, j), delayFrom(j, n.now))
+		}
+		n.yields(ask, p)
 		return
 	case j == nil || !waitsForName(j):
 		n.placeNamed(n.endNameAsk(&id))
