@@ -2901,3 +2901,33 @@ func TestWaitCopiesEndsInTimeAmongVeryManyAsks(t *testing.T) {
 	}
 	t.Error("it isn't answered")
 }
+
+// Very many jobs with names wait for the answer of a node that stands still. Their questions end bit by bit.
+func TestNamesEndBitByBit(t *testing.T) {
+	const many = 100_000
+	n, _, _ := node(dawn)
+	other := wire.NodeID{1, 2, 3}
+	n.Mesh().Add(other, "b:1")
+	n.SetFeatures(other, engine.Features{Names: true})
+	n.Mesh().Up(other, "b:1", true)
+	n.SetEvents(engine.AllEvents, 0)
+	for i := range many {
+		_, err := n.AddNamed(&engine.Add{Queue: []byte("q"), Body: []byte("b"), Name: fmt.Append(nil, i), Replicate: 1, Retry: 60, TTL: 600, Default: true})
+		require.NoError(t, err)
+		n.Effects()
+	}
+	most, all := 0, 0
+	for ms := int64(500); ms < 1500; ms++ {
+		n.SetNow(dawn + ms)
+		n.Tick()
+		told := 0
+		for _, e := range n.Effects() {
+			if e.Kind == engine.Happened {
+				told++
+			}
+		}
+		most, all = max(most, told), all+told
+	}
+	assert.Less(t, most, 5000, "events that one tick tells")
+	assert.GreaterOrEqual(t, all, many)
+}

@@ -103,6 +103,14 @@ func dyingOf(j *store.Job) Why {
 	return WhyNacked // a later release's reason
 }
 
+// whyOf is why a job became a dead letter, by the extras that a message says of it; 0: they don't say so.
+func whyOf(extras []byte) Why {
+	if e := store.FindExtra(extras, store.TagDead); len(e) >= deadHead {
+		return Why(e[8])
+	}
+	return 0
+}
+
 func deadName(queue []byte) []byte {
 	return append(slices.Clip(queue), DeadSuffix...)
 }

@@ -635,6 +635,9 @@ func (n *Node) onYourJob(p *Peer, m *wire.Message) {
 			n.send(p, &wire.Message{Kind: wire.Queued, Flags: wire.InHands, ID: j.ID})
 			return
 		}
+		if n.survives(p, j, movesOf(m.Job.Extras), m.Job.Extras) {
+			return // the sender hears that, and leaves the job to this node
+		}
 		n.onNewQueue(p, j, m)
 		if j = n.store.Lookup(&id); j == nil || j.State == store.StateAcked { // it may have moved in memory, or be gone: clients were served
 			return

@@ -339,7 +339,10 @@ func (n *Node) enqueue(id *store.ID, uncounted bool) bool {
 	if j == nil {
 		return false
 	}
-	n.nameEnds(id)
+	if ask := n.nameEnds(id); ask != nil {
+		n.placeNamed(ask)
+		j = n.store.Lookup(id)
+	}
 	if uncounted && unstarted(j) < maxUnstarted && comesBack(j) && j.Flags&store.FlagQueuedOnce != 0 && !j.Returning() && !n.putOff(j) && !rests(j) && !isDying(j) {
 		j = n.count(j, store.TagLapses, 0, 1)
 	}
@@ -624,6 +627,20 @@ func (n *Node) expireCopy(j *store.Job) bool {
 	n.keepAlone(j, OutcomeExpired)
 	n.evicted(id, unreleased)
 	return true
+}
+
+// expireHeld is expireCopy for a job that is held back. It may live on at another node, by whose clock it isn't over, and be released there. So jobs that
+// come after it ask what became of it: none goes on, or becomes a dead letter, by this node's clock alone (parent_expires_clock).
+func (n *Node) expireHeld(j *store.Job) {
+	f, _ := j.Family()
+	id, unreleased := j.ID, f.Unreleased()
+	n.losesOne(j)
+	for i := range f.IDs() {
+		parent := f.ID(i)
+		n.removeEdge(&parent, &id)
+	}
+	n.keepAlone(j, OutcomeExpired)
+	n.evicted(id, unreleased)
 }
 
 // heldElsewhere says whether another node of the mesh may hold a job, too.

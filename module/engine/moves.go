@@ -160,7 +160,7 @@ func (n *Node) onMovedTo(p *Peer, j *store.Job, m *wire.Message) {
 	switch {
 	case m.Count < mine:
 		n.sendWhere(p, j)
-	case m.Count == mine || n.dummy(j) || j.Place == store.InWorking && j.Flags&store.FlagAnnounced == 0:
+	case m.Count == mine || n.dummy(j) || n.survives(p, j, m.Count, m.Job.Extras) || j.Place == store.InWorking && j.Flags&store.FlagAnnounced == 0:
 	default:
 		n.moveAfter(j, m.Queue, m.Count, m.Job.Extras, m.Span)
 	}
@@ -178,6 +178,30 @@ func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 		return n.moveAfter(j, m.Queue, count, m.Job.Extras, m.Job.Left)
 	}
 	return j
+}
+
+// expiryMS is how much earlier than here a job's life may be over at another node, by whose clock the job then becomes a dead letter.
+const expiryMS = 60_000
+
+// survives is for a job that another node has moved. It says whether the job stays here all the same: it became a dead letter by the other node's
+// clock (ONEXPIRE dead), and by this node's it has a good part of its life left. A clock that is wrong takes no more than its own node's copies, as
+// those that expire without becoming dead letters. So this node counts a move back, and says where the job is. If several do, the word of one that has
+// the job as more than a copy counts (expires_dead_clock).
+func (n *Node) survives(p *Peer, j *store.Job, count uint32, extras []byte) bool {
+	if count&deadLetter == 0 || count < moves(j) || whyOf(extras) != WhyExpired || j.DeadLetter() || n.dummy(j) ||
+		j.State != store.StateActive && j.State != store.StateQueued || j.ETime <= n.now+expiryMS {
+		return false
+	}
+	count = count&^deadLetter + 2
+	if n.isNextToQueue(j) || j.Reason() == store.Delayed {
+		count += 2
+	}
+	j, counted := n.setExtra(j, store.TagMoved, movedValue(count))
+	if counted { // otherwise the other node would answer that it has moved the job
+		n.log(LogState, j)
+		n.send(p, n.whereaboutsOf(j))
+	}
+	return true
 }
 
 // afterMove follows the message of another node that it has moved a job, when the copy here has followed (moved), or not. If this node has the

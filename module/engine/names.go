@@ -1,12 +1,13 @@
 package engine
 
 import (
-	"cmp"
+	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
 	"slices"
 
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -16,8 +17,10 @@ import (
 // At a node that doesn't know the job it is added as with ASYNC, and its client waits as in WAITCOPIES. So it is never taken back: a second
 // ADDJOB of the name, here or at another node, may have answered its ID meanwhile. In a mesh the node asks all others first (AskName), as if it
 // was about to queue a copy that has been idle: a node that knows the job objects to that, or says how the job has ended. The job is queued
-// when all have answered that they don't know it, or after askNameMS. A node that knows it answers so: then this job is a copy of that
-// one, and is left to that node. If two nodes add the name at once, their IDs choose between them, as if both had the job in a queue.
+// when all have answered that they don't know it, or after askNameMS; before that no other node is sent a copy. A node that knows it sends a copy of
+// its job, and answers so: then the copy takes the place of this job, and is left to that node. If two nodes add the name at once, their IDs choose
+// between them, as if both had the job in a queue, and the one that goes on sends its job to the other when its own question is over. So there is one body, queue and set of
+// options wherever the nodes can hear each other.
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
 
@@ -53,20 +56,50 @@ func NameOf(j *store.Job) []byte {
 	return j.Extra(store.TagName)
 }
 
-// freshNameMS is for how long after its creation a copy that this node leaves to another isn't known to it, when another node asks: it may be
-// of a job about which several nodes ask at this moment.
-const freshNameMS = 4 * askNameMS
+// askDelayedMS is for how long at most a job with a name and a longer delay waits for answers, see [Node.askName].
+const askDelayedMS = 4 * askNameMS
 
 // nameAsks are the jobs with names about which other nodes are asked.
 type nameAsks struct {
 	open map[store.ID]*nameAsk
-	line []*nameAsk // the same ones, and some that are decided, in the order of until
+	ends table.Schedule[*nameAsk] // the same ones, by due
 }
 
 type nameAsk struct {
-	id    store.ID
-	asked []*Peer // those that haven't answered
-	until int64   // unix ms
+	id     store.ID
+	asked  []*Peer // those that haven't answered
+	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
+	again  bool    // that node was asked once more
+	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
+	copies int     // how many other nodes are to have the job
+	placed bool    // these were sent their copies, though the question is open
+	waits  []int64 // clients that wait for the copies, by the numbers of their copiesWait
+	due    int64   // unix ms: when copies are sent, or at last when the question ends
+	until  int64   // unix ms: when it ends
+	pos    int     // in nameAsks.ends
+}
+
+func (a *nameAsk) Sooner(than *nameAsk) bool { return a.due < than.due }
+func (a *nameAsk) Position() *int            { return &a.pos }
+
+func (a *nameAsks) begin(ask *nameAsk) {
+	a.end(&ask.id) // its job has gone with its queue
+	if a.open == nil {
+		a.open = map[store.ID]*nameAsk{}
+	}
+	a.open[ask.id] = ask
+	heap.Push(&a.ends, ask)
+}
+
+// end ends a question, and says whether it was open.
+func (a *nameAsks) end(id *store.ID) bool {
+	ask := a.open[*id]
+	if ask == nil {
+		return false
+	}
+	delete(a.open, *id)
+	heap.Remove(&a.ends, ask.pos)
+	return true
 }
 
 // AddNamed adds a job that has a name, as with ASYNC, and answers its ID. If the name's job is known here, or known to have ended, nothing
@@ -98,14 +131,19 @@ func (n *Node) AddNamed(a *Add) (id store.ID, err error) {
 // WaitNamed waits for the copies of a job that AddNamed has answered, as WaitCopies does: for as many as REPLICATE says, or without it for a
 // moment for as many as the job is to have.
 func (n *Node) WaitNamed(id store.ID, a *Add) (p Pending, now []int64) {
-	if !a.Default {
-		return n.WaitCopies([]store.ID{id}, a.Replicate, a.Timeout)
+	copies, timeout := a.Replicate, a.Timeout
+	if a.Default {
+		if copies = 0; a.Timeout > 0 {
+			timeout = min(silentMS, a.Timeout)
+		} else {
+			timeout = silentMS
+		}
 	}
-	timeout := int64(silentMS)
-	if a.Timeout > 0 {
-		timeout = min(timeout, a.Timeout)
+	p, now = n.WaitCopies([]store.ID{id}, copies, timeout)
+	if ask := n.nameAsks.open[id]; ask != nil && now == nil {
+		ask.waits = append(ask.waits, p.number)
 	}
-	return n.WaitCopies([]store.ID{id}, 0, timeout)
+	return p, now
 }
 
 // remembers says whether this node knows a job, or that it has ended.
@@ -114,18 +152,51 @@ func (n *Node) remembers(id *store.ID) bool {
 	return n.isKnown(*id) || n.store.Done(id) || n.lookDormant(id) != nil
 }
 
-// enlistNamed asks the other nodes about a new job with a name, sends its copies, and queues it, or lets it wait for the answers.
+// enlistNamed asks the other nodes about a new job with a name, and lets it wait for the answers. Where there is none to ask, it sends its copies, and queues it.
 func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
-	asks := n.askName(j) // first, so that no node answers that it knows the copy which it is sent
-	if elsewhere > 0 {
-		j = n.place(j, elsewhere, wire.NoReply) // the copies aren't promised
-	}
-	if asks {
+	if n.askName(j, elsewhere) {
 		n.delayNew(j, max(askNameMS, delayFrom(j, n.now)))
 		return
 	}
+	if elsewhere > 0 {
+		j = n.place(j, elsewhere, wire.NoReply) // the copies aren't promised
+	}
 	n.Stats.Added++
 	n.queueNew(j)
+}
+
+// mayPlaceName says whether copies of a job may be sent: if it has a name, it is known whether another node has the name's job, or the others have had time
+// to say so.
+func (n *Node) mayPlaceName(id *store.ID) bool {
+	ask := n.nameAsks.open[*id]
+	return ask == nil || ask.placed
+}
+
+// placeNamed sends the copies of a job with a name that is this node's; nil: it is another one's. It may move. The clients that wait for the copies go on.
+func (n *Node) placeNamed(ask *nameAsk) {
+	if ask == nil || ask.placed {
+		return
+	}
+	ask.placed = true
+	if j := n.store.Lookup(&ask.id); j != nil && n.isNamedHere(j) {
+		before := j.Holders()
+		j = n.place(j, ask.copies-n.countHolders(j, func(p *Peer) bool { return p.Connected }), wire.NoReply)
+		if before > 0 && j.Holders() > before {
+			n.spread(j)
+		}
+	}
+	for _, number := range ask.waits {
+		if w := n.copiesWaitOf(number); w != nil {
+			n.askCopies(w, askCopiesSlice)
+			heap.Fix(&n.copyWaits.asks, w.askPos)
+		}
+	}
+	ask.waits = nil
+}
+
+// isNamedHere says whether a job with a name, about which this node asks, is this node's, here or with a client.
+func (n *Node) isNamedHere(j *store.Job) bool {
+	return waitsForName(j) || j.State == store.StateQueued || j.Place == store.InWorking
 }
 
 // nameAdded counts a job that this node has added, and tells that. No other node has it.
@@ -138,34 +209,39 @@ func (n *Node) nameAdded(j *store.Job) {
 
 // endNameAsk ends a question about a job with a name. If the job is still this node's, here or with a client, this node has added it. Otherwise another
 // node has, or it had ended before.
-func (n *Node) endNameAsk(id *store.ID) {
-	delete(n.nameAsks.open, *id)
-	if j := n.store.Lookup(id); j != nil && (waitsForName(j) || j.State == store.StateQueued || j.Place == store.InWorking) {
+func (n *Node) endNameAsk(id *store.ID) *nameAsk {
+	ask := n.nameAsks.open[*id]
+	n.nameAsks.end(id)
+	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
 		n.nameAdded(j)
-	} else {
-		n.Stats.NamesKnown++
+		n.sendNamed(j, ask.yield...)
+		return ask
 	}
+	n.Stats.NamesKnown++
+	return nil
 }
 
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if _, asks := n.nameAsks.open[*id]; asks {
-		delete(n.nameAsks.open, *id)
+	if n.nameAsks.end(id) {
 		n.Stats.NamesKnown++
 	}
 }
 
-// nameEnds is for a job that a client ends, or puts into its queue. If other nodes are still asked about its name, it counts as added before.
-func (n *Node) nameEnds(id *store.ID) {
+// nameEnds is for a job that a client ends, or puts into its queue. If other nodes are still asked about its name, it counts as added before. The question
+// is returned as by endNameAsk.
+func (n *Node) nameEnds(id *store.ID) *nameAsk {
 	if len(n.nameAsks.open) > 0 && n.nameAsks.open[*id] != nil {
-		n.endNameAsk(id)
+		return n.endNameAsk(id)
 	}
+	return nil
 }
 
 // askName asks all nodes whether they know a new job. It returns false if there is none to ask. A job with a longer delay can wait longer for answers:
 // as long as the question is open, this node knows that another one that asks adds the job at the same moment.
-func (n *Node) askName(j *store.Job) bool {
-	ask := &nameAsk{id: j.ID, until: n.now + min(max(askNameMS, delayFrom(j, n.now)), freshNameMS)}
+// copies is how many other nodes are to have it.
+func (n *Node) askName(j *store.Job, copies int) bool {
+	ask := &nameAsk{id: j.ID, copies: copies, due: n.now + askNameMS, until: n.now + min(max(askNameMS, delayFrom(j, n.now)), askDelayedMS)}
 	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: j.ID}}
 	for _, p := range n.mesh.All() {
 		if p.Connected && n.mesh.features[p.ID].Names {
@@ -176,33 +252,32 @@ func (n *Node) askName(j *store.Job) bool {
 	if len(ask.asked) == 0 {
 		return false
 	}
-	a := &n.nameAsks
-	if a.open == nil {
-		a.open = map[store.ID]*nameAsk{}
-	}
-	a.open[j.ID] = ask
-	at, _ := slices.BinarySearchFunc(a.line, ask.until, func(o *nameAsk, until int64) int { return cmp.Compare(o.until, until+1) })
-	a.line = slices.Insert(a.line, at, ask)
-	n.wake = min(n.wake, ask.until)
+	n.nameAsks.begin(ask)
+	n.wake = min(n.wake, ask.due)
 	return true
 }
 
-// tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that.
+// tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that; where very many questions end at a time, the next
+// ticks go on, and some jobs are queued before. The copies of a job with a longer delay are sent, while its question is open.
 func (n *Node) tickNames() {
-	a := &n.nameAsks
-	done := 0
-	for ; done < len(a.line) && (a.line[done].until <= n.now || a.open[a.line[done].id] != a.line[done]); done++ {
-		if ask := a.line[done]; a.open[ask.id] == ask {
-			n.endNameAsk(&ask.id)
+	ends := &n.nameAsks.ends
+	for budget := tickBudget; len(*ends) > 0 && (*ends)[0].due <= n.now && budget > 0; {
+		ask, from := (*ends)[0], len(n.effects)
+		if ask.due < ask.until {
+			ask.due = ask.until
+			heap.Fix(ends, ask.pos)
+		} else {
+			ask = n.endNameAsk(&ask.id)
 		}
+		n.placeNamed(ask)
+		budget -= 1 + n.cost(from)
 	}
-	a.line = slices.Delete(a.line, 0, done)
 }
 
 // wakeForNames sees to it that tickNames is called in time.
 func (n *Node) wakeForNames() {
-	if line := n.nameAsks.line; len(line) > 0 {
-		n.wake = min(n.wake, line[0].until)
+	if ends := n.nameAsks.ends; len(ends) > 0 {
+		n.wake = min(n.wake, ends[0].due)
 	}
 }
 
@@ -233,24 +308,85 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 	default:
-		adding := n.addsNow(j)
+		ask := n.nameAsks.open[id]
+		adding := ask != nil && waitsForName(j)
 		if adding && theirs(&n.self, &p.ID, &id) { // both add the job at this moment, and the sender queues it: it hears no objection (names_cross, names_cross_delayed)
 			answer.Flags = 0
 			n.leaveJob(n.meet(p, j), max(delayFrom(j, n.now), store.AnnounceMS))
-			break
+			n.send(p, answer)
+			if n.yields(ask, p); !slices.Contains(ask.asked, p) {
+				n.askAgain(ask)
+			}
+			return
 		}
-		if !adding && n.isFresh(j) { // another node adds it at this moment, and answers for itself
+		switch {
+		case adding: // the sender leaves it to this node, and is sent this node's when it is known that nobody has had it before
+			answer.Flags |= wire.OfName
+			if !slices.Contains(ask.yield, p) {
+				ask.yield = append(ask.yield, p)
+			}
+		case ask != nil && !n.isNamedHere(j): // another node adds it at this moment, and answers for itself
 			answer.Flags = 0
 		}
 		n.onWillQueue(p, j, m)
+		if j = n.store.Lookup(&id); answer.Flags == wire.Known && j != nil && (j.State == store.StateActive || j.State == store.StateQueued) {
+			n.sendNamed(j, p)
+		}
 	}
 	n.send(p, answer)
 }
 
-// isFresh says whether a job was added a moment ago, and this node leaves it to another.
-func (n *Node) isFresh(j *store.Job) bool {
-	return j.State == store.StateActive && j.Place == store.InHeld && j.Reason() == store.NoReason && j.Flags&store.FlagDelivered == 0 &&
-		j.Deliveries == 0 && j.Nacks == 0 && int64(j.CTime/1_000_000) > n.now-freshNameMS
+// sendNamed sends a job with a name to nodes that have asked about that.
+func (n *Node) sendNamed(j *store.Job, to ...*Peer) {
+	if len(to) == 0 {
+		return
+	}
+	s := sending{n: n, m: n.copyOf(j, wire.ReplJob)}
+	s.m.Flags = wire.NoReply | wire.OfName
+	for _, p := range to {
+		s.to(p)
+	}
+}
+
+// yields keeps a question open, until a node has sent its copy of a job that both add at this moment, and that this one leaves to it.
+func (n *Node) yields(ask *nameAsk, p *Peer) {
+	ask.left = p
+	ask.due, ask.until = n.now+askDelayedMS, n.now+askDelayedMS
+	heap.Fix(&n.nameAsks.ends, ask.pos)
+}
+
+// askAgain asks the node once more that a job was left to: it was asked before it added the job, and knew nothing of it.
+func (n *Node) askAgain(ask *nameAsk) {
+	if !ask.again {
+		ask.again = true
+		n.send(ask.left, &wire.Message{Kind: wire.AskName, ID: ask.id})
+	}
+}
+
+// takeNamed is for a copy that comes with the answer of a node that knows the job of a name about which this node asks. The copy takes the place of the job that was added
+// here, of which no other node has heard more than its name. It says whether it did.
+func (n *Node) takeNamed(p *Peer, j *store.Job, m *wire.Message) bool {
+	if n.nameAsks.open[j.ID] == nil || j.State != store.StateActive || j.Place != store.InHeld || j.Flags&store.FlagDelivered != 0 || m.Job.Retry == 0 {
+		return false
+	}
+	q, err := n.queue(m.Queue)
+	if err != nil {
+		return false // its key holds something else here
+	}
+	holders := slices.Clone(n.allHolders(j))
+	if n.unlog(j) {
+		n.effect(LogDelete).ID = j.ID
+	}
+	n.touch(j.Queue)
+	n.store.Remove(j)
+	j, _ = n.learnLogged(n.acceptInto(m, q), holders)
+	p.took(j, n.now)
+	n.touch(q)
+	ask := n.nameAsks.open[j.ID]
+	n.nameKnown(&j.ID)
+	n.sendNamed(j, ask.yield...)
+	n.placeNamed(ask)
+	return true
 }
 
 // onNamed leaves a job to a node that knows it, or queues it when all nodes have answered that they don't.
@@ -261,11 +397,22 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 		return
 	}
 	j := n.store.Lookup(&id)
-	if j == nil || !waitsForName(j) {
-		n.endNameAsk(&id)
+	switch known := m.Flags&wire.Known != 0; {
+	case ask.left != nil && !known:
+		if ask.left == p {
+			n.askAgain(ask)
+		}
 		return
-	}
-	if m.Flags&wire.Known != 0 {
+	case j != nil && known && m.Flags&wire.OfName != 0: // both add it at this moment, and the sender's follows (names_cross)
+		if waitsForName(j) {
+			n.leaveJob(n.meet(p, j), delayFrom(j, n.now))
+		}
+		n.yields(ask, p)
+		return
+	case j == nil || !waitsForName(j):
+		n.placeNamed(n.endNameAsk(&id))
+		return
+	case known: // a node of a former release, which sends no copy
 		n.nameKnown(&id)
 		j = n.meet(p, j)
 		n.leaveJob(j, delayFrom(j, n.now))
@@ -279,8 +426,8 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 		n.leaveJob(j, delayFrom(j, n.now))
 		return
 	}
-	n.endNameAsk(&id)
-	if delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0 {
+	n.placeNamed(n.endNameAsk(&id))
+	if j = n.store.Lookup(&id); delayFrom(j, n.now) == 0 && j.Queue.Pause&PauseIn == 0 {
 		n.requeue(j, false)
 	}
 }

@@ -699,6 +699,9 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.correct(p, j, m.Holders)
 			return
 		}
+		if m.Flags&wire.OfName != 0 && n.takeNamed(p, j, m) {
+			return
+		}
 		j, _ = n.learnLogged(j, m.Holders)
 		j = n.learnWords(j, m.Job.Extras)
 		if !n.inHands(j) { // otherwise the counts still have to tell whether the client gave the job back elsewhere
@@ -708,7 +711,7 @@ func (n *Node) onReplJob(p *Peer, m *wire.Message) {
 			n.send(p, n.queued(j, 0)) // so that the sender doesn't queue the job when it is promised
 		}
 		j = n.learnBody(p, j, m, m.Flags&wire.NewBody != 0)
-		if m.Flags&wire.NewQueue != 0 {
+		if m.Flags&wire.NewQueue != 0 && !n.survives(p, j, movesOf(m.Job.Extras), m.Job.Extras) {
 			was := moves(j)
 			n.onNewQueue(p, j, m)
 			if j = n.store.Lookup(&id); j == nil {

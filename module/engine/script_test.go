@@ -627,7 +627,7 @@ func (w *world) text(l locktest.Letter, m *wire.Message) (text string) {
 			m.Flags &^= wire.DeliveriesFlags(3)
 		}
 	}
-	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "", "by-client"}
+	flags := [...]string{"no-reply", "queue-it", "count-nack", "count-more", "known", "", "of-name", "by-client"}
 	for i, name := range flags {
 		if m.Flags&(1<<i) != 0 {
 			text += " " + name

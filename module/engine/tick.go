@@ -173,6 +173,10 @@ func (n *Node) due(j *store.Job) {
 		if n.expireCopy(j) {
 			return
 		}
+		if held(j) && n.heldElsewhere(j) && !n.hearsay(j) {
+			n.expireHeld(j)
+			return
+		}
 		if n.gone(j, origin{clock: true}) {
 			n.keepAlone(j, OutcomeExpired)
 		}

@@ -394,6 +394,10 @@ const NewBody = Known
 // Again, in a ReplJob: the receiver should have the job already, and has said that it doesn't. It refuses a job that it has deleted.
 const Again = CountNack
 
+// OfName, in a ReplJob: the answer to an AskName, before Named. This job takes the place of the receiver's. In a Named with Known: that ReplJob follows, for the sender still asks
+// about the name, too.
+const OfName = Full
+
 // NewQueue, in a ReplJob: the job is now in the queue named, with these extras (ONBUSY dead).
 const NewQueue = CountMore
 
