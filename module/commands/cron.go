@@ -95,6 +95,8 @@ func parseCron(c args, d *defaults) (name string, s engine.Cron, err error) {
 // parseCronJob reads the options of a recurring job's jobs, to see whether they are right.
 func parseCronJob(s *engine.Cron, d *defaults) error {
 	var a engine.Add
+	of := *d
+	d, of.noAt = &of, true
 	err := parseAdd(wordsOf(s), &a, d)
 	if err == errNotUnique {
 		// QUORUM alone says which nodes may make the slots.
@@ -115,7 +117,7 @@ func parseCronJob(s *engine.Cron, d *defaults) error {
 		return err
 	}
 	switch {
-	case a.Async || a.Family() || a.At > 0:
+	case a.Async || a.Family():
 		return errCronOption
 	case a.Name != nil:
 		return errCronNamed

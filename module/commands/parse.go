@@ -140,6 +140,7 @@ type defaults struct {
 	copies   int       // the default of REPLICATE
 	now      int64     // unix ms
 	settings *settings // of the queue; nil: it has none
+	noAt     bool      // AT is refused: the job is a recurring one
 }
 
 // parseAdd reads ADDJOB's arguments into a. It checks the options first, then the timeout,
@@ -189,6 +190,8 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 		case is(opt, "DELAY"):
 			delay, ok = seconds(c.Arg(i+1), engine.MaxSeconds*1000)
 			err, delayed = errDelay, true
+		case is(opt, "AT") && d.noAt:
+			return 0, errCronOption
 		case is(opt, "AT"):
 			at, ok = seconds(c.Arg(i+1), engine.MaxUnix)
 			err = errDueAt

@@ -218,3 +218,21 @@ func TestIntegerBounds(t *testing.T) {
 		assert.False(t, ok, bad)
 	}
 }
+
+// A recurring job takes each DELAY that ADDJOB does, also a part of a second. AT is refused, also one that is over.
+func TestCronDelay(t *testing.T) {
+	for options, refused := range map[string]error{"DELAY 0.5": nil, "DELAY 5": nil, "DELAY 1.25 RETRY 0": nil, "KEY AT UNIQUE window TTL 5": nil, "AT 5": errCronOption, "AT 1790000100": errCronOption} {
+		w := words{}
+		for _, word := range strings.Fields("CRON SET c EVERY 5 JOB q b " + options) {
+			w = append(w, []byte(word))
+		}
+		_, s, err := parseCron(w, &defaults{copies: 1, now: 1_790_000_000_000})
+		if assert.Equal(t, refused, err, options); err == nil {
+			var a engine.Add
+			require.NoError(t, parseAdd(wordsOf(&s), &a, &defaults{copies: 1, now: 1_790_000_000_000}), options)
+			if strings.HasPrefix(options, "DELAY 0.5") {
+				assert.EqualValues(t, 1_790_000_000_500, a.At)
+			}
+		}
+	}
+}

@@ -144,7 +144,8 @@ type making struct {
 	any     bool        // the lock was claimed from a majority of the nodes that can be reached (QUORUM any)
 	granted bool        // this node has the slot's lock,
 	began   int64       // monotonic: since then
-	waits   bool        // for votes, for others to have the mark, or for the job's key
+	waits   bool        // for votes, for others to have the mark, or for the job's key,
+	adding  bool        // which is the last of them: the ADDJOB is under way
 	after   bool        // RETRY 0: the mark is set, and the job is made when a majority has it
 	heard   []wire.Node // the nodes that have the mark
 	telling bool        // it is in crons.untold
@@ -218,7 +219,7 @@ func (n *Node) tickCrons() {
 func (n *Node) lookAtSlots(c *cron, wall int64) {
 	n.beginLife(c)
 	switch {
-	case c.after && c.waits && n.monotonic()-c.began >= cronLeaseMS/2:
+	case c.reserves() && n.monotonic()-c.began >= cronLeaseMS/2:
 		n.leaveCronSlot(c) // too few nodes have the mark: the job is never made
 	case c.waits:
 		n.lookAtCron(c, wall+cronWaitMS) // whatever it waits for makes it go on
@@ -444,7 +445,7 @@ func (n *Node) makeSlot(c *cron) {
 		var answer store.ID
 		var wait bool
 		if answer, wait, err = n.AddJob(&a); wait {
-			c.waits = true
+			c.waits, c.adding = true, true
 			n.Tie(PendingAdd(answer), &slotMaker{c, c.turn})
 			return
 		}
@@ -467,7 +468,7 @@ func (n *Node) slotAnswered(m *slotMaker, id store.ID, err error) {
 
 // slotServed follows when it is known what became of the slot whose turn it is.
 func (n *Node) slotServed(c *cron, id store.ID, err error) {
-	c.waits = false
+	c.waits, c.adding = false, false
 	outcome := SlotMade
 	switch {
 	case err == nil:
@@ -673,7 +674,7 @@ func (n *Node) learnMark(p *Peer, c *cron, told *mark) {
 		c.heard = append(c.heard[:0], p.Node)
 		n.takeMark(c, told)
 		c.skipped = 0
-		if c.turn > 0 && c.turn <= told.Slot && !c.after {
+		if c.turn > 0 && c.turn <= told.Slot && (c.adding || !c.after) {
 			n.leaveCronSlot(c)
 		}
 		if !c.Paused && !c.waits {
@@ -682,10 +683,13 @@ func (n *Node) learnMark(p *Peer, c *cron, told *mark) {
 	case !c.mark.counts(told) && !slices.Contains(c.heard, p.Node):
 		c.heard = append(c.heard, p.Node)
 	}
-	if c.after && c.waits && 1+len(c.heard) >= n.mesh.Majority() {
+	if c.reserves() && 1+len(c.heard) >= n.mesh.Majority() {
 		n.makeReserved(c)
 	}
 }
+
+// reserves says whether an at-most-once job waits for others to have its mark. Its ADDJOB is begun once only.
+func (c *cron) reserves() bool { return c.after && c.waits && !c.adding }
 
 // makeReserved makes an at-most-once job, whose mark a majority has.
 func (n *Node) makeReserved(c *cron) {

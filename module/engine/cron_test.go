@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -334,4 +335,87 @@ func FuzzCron(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, c, again)
 	})
+}
+
+// Of five nodes a majority has the mark of an at-most-once job's slot, and the job waits for its key. The last node confirms the mark, too:
+// the ADDJOB isn't begun anew. So the job has its key, and is made, and counted, once.
+func TestCronOnceWaitsForItsKey(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _, _ := node(now)
+	n.SetPolicies(&engine.Policies{Generation: 1, AddCron: func(c *engine.Cron, a *engine.Add) error {
+		*a = engine.Add{Queue: c.Queue, Body: c.Body, TTL: 3600, Replicate: 1, Unique: engine.Unique{Strategy: store.UniqueUntil, Keyed: true, Key: []byte("k")}}
+		return nil
+	}})
+	_, err := n.SetCron("e", engine.Cron{Every: 60, Queue: []byte("q"), Body: []byte("b")})
+	require.NoError(t, err)
+	var peers []wire.NodeID
+	for i := range byte(4) {
+		peers = append(peers, wire.NodeID{1, 2, 3, i})
+		n.Mesh().Add(peers[i], "")
+		n.Mesh().Up(peers[i], "10.0.0.1:1", true)
+	}
+	n.Locks().Trust()
+	n.Locks().VotesKept(lock.Votes{Longest: lock.LeasesUpTo(3_600_000), Unleased: true})
+	n.Effects()
+	grant := func(round uint64) {
+		for _, p := range peers[:3] {
+			require.NoError(t, n.Receive(p, (&wire.Message{Kind: wire.Grant, Round: round}).Append(nil)))
+		}
+		n.Effects()
+		n.Locks().VotesKept(n.Locks().Votes())
+	}
+	slots, keys := map[uint64]bool{}, map[uint64]bool{}
+	claims := func() {
+		for _, e := range n.Effects() {
+			var m wire.Message
+			if e.Kind != engine.Send || m.Parse(n.Message(&e)) != nil || m.Kind != wire.Claim {
+				continue
+			}
+			if strings.Contains(string(m.Lock.Name), "\x00cron") {
+				slots[m.Round] = true
+			} else {
+				keys[m.Round] = true
+			}
+		}
+	}
+	run := func(ms int64) {
+		for end := now + ms; now < end; now += 10 {
+			n.SetNow(now)
+			n.Tick()
+			claims()
+		}
+	}
+	for len(slots) == 0 {
+		run(10)
+	}
+	for round := range slots {
+		grant(round)
+	}
+	claims()
+	mark := func() (m []byte) {
+		require.NoError(t, entries.Parse(n.Entries().Text(), func(e *entries.Entry) error {
+			if e.Kind == engine.EntryMark {
+				m = append([]byte{1, 'e'}, e.Value...)
+			}
+			return nil
+		}))
+		return m
+	}
+	for i, p := range peers {
+		require.NoError(t, n.Receive(p, (&wire.Message{Kind: wire.Marks, Flags: wire.NoReply, Queue: mark()}).Append(nil)))
+		claims()
+		require.Len(t, keys, min(i, 1), "%d others have the mark", i+1)
+	}
+	run(100)
+	for round := range keys {
+		grant(round)
+	}
+	claims()
+	c, _ := n.CronNamed("e")
+	assert.EqualValues(t, 1, c.Made)
+	assert.Equal(t, engine.SlotMade, c.Outcome)
+	j := n.Job(&c.ID)
+	require.NotNil(t, j)
+	assert.True(t, j.Unique().Has(store.UniqueHasWait))
+	assert.EqualValues(t, 1, n.Stats.Added)
 }

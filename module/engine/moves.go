@@ -175,6 +175,9 @@ func (n *Node) onNewQueue(p *Peer, j *store.Job, m *wire.Message) *store.Job {
 	case count < moves(j):
 		n.sendWhere(p, j)
 	default:
+		if count&deadLetter != 0 && !j.DeadLetter() && m.Job.Nacks > j.Nacks && m.Job.Deliveries == j.Deliveries {
+			n.freeSlot(j) // a NACK of this delivery, as in nackedElsewhere
+		}
 		return n.moveAfter(j, m.Queue, count, m.Job.Extras, m.Job.Left)
 	}
 	return j

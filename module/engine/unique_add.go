@@ -154,12 +154,18 @@ func (n *Node) addDecided(a *Add, id store.ID, o lock.Result) (answer store.ID, 
 	return id, wait, err
 }
 
-// unclaimAdd frees the lock that was acquired for a job that isn't added after all.
+// unclaimAdd frees the lock that was acquired for a job that isn't added after all. A slot's job may be here all the same, made by another
+// node meanwhile, and then the lock is its own.
 func (n *Node) unclaimAdd(a *Add, id *store.ID, o *lock.Result) {
-	if o.Kind == lock.Granted {
-		n.nameClaim(a)
-		n.freeName(acquired(n.scratch.lock, o), id, o.Token)
+	if o.Kind != lock.Granted {
+		return
 	}
+	n.nameClaim(a)
+	name := acquired(n.scratch.lock, o)
+	if j := n.store.Lookup(id); j != nil && j.State != store.StateAcked && n.named(j, store.LockWait, name) && j.Unique().Has(store.UniqueHasWait) {
+		return
+	}
+	n.freeName(name, id, o.Token)
 }
 
 // abandonUniqueAdd ends an ADDJOB whose client has gone while its lock was being acquired.
