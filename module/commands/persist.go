@@ -215,12 +215,15 @@ func (m *module) following(c *rm.Ctx) {
 	m.carryOut(c)
 }
 
-// begin begins each call that lets the engine work: it tells the time, and ends the
+// begin begins each call that lets the engine work: it tells the time, makes the log name this process if it doesn't yet, and ends the
 // passive role of a node that was promoted.
 func (m *module) begin(c *rm.Ctx) {
 	m.node.SetNow(c.Now())
 	m.ctx = c
 	m.carryOutRest(c)
+	if m.starting && c.MayReplicate() && c.DB() == 0 && m.takesWrites() {
+		m.firstTurn(c)
+	}
 	if m.promoted {
 		m.promote(c)
 	}

@@ -261,9 +261,8 @@ func (m *module) start(s *rm.Server) error {
 	m.tellAOF()
 	m.node.SetPassive(s.Replica())
 	m.schedule(m.node.Now() + 100)
-	// This runs after the data set is loaded, since the event loop turns only then. Clients
-	// are answered from the next turn on. By then the bus is open, and the log is known to
-	// have everything.
+	// This runs after the data set is loaded, since the event loop turns only then. A client may be heard before.
+	m.starting = true
 	s.After(0, func(c *rm.Ctx) {
 		m.readUsers() // the server reads its users after it loads the module
 		m.tellNoLimit()

@@ -78,6 +78,7 @@ type restart struct {
 	// logExact: the data that was loaded last is known to be all that there was. It is
 	// valid from the end of loading on, before the locks are settled.
 	logExact bool
+	starting bool         // until firstTurn
 	knowing  uint64       // the process that has written known into the nodes' file
 	known    engine.Known // what it knew of jobs
 	inOrder  bool         // that process has ended in order, and the data that were loaded last are all that it left
@@ -633,9 +634,13 @@ func (m *module) keepEnd(held, votes []byte) {
 	}
 }
 
-// firstTurn is called at the start when all is loaded. It logs which process writes the AOF. If
+// firstTurn is called once, when all is loaded: by a timer, or by the first client that is heard before that. It logs which process writes the AOF. If
 // each change is on disk before its answer leaves, it also writes the state file.
 func (m *module) firstTurn(c *rm.Ctx) {
+	if !m.starting {
+		return
+	}
+	m.starting = false
 	m.last = nil
 	m.useState() // if nothing was loaded, the file is still there
 	m.keepTokens()
@@ -643,22 +648,20 @@ func (m *module) firstTurn(c *rm.Ctx) {
 	if m.node.Passive() || !m.syncsAlways() {
 		return
 	}
-	// This runs after the AOF is written, and before the first client is answered. A timer
-	// would come a millisecond later.
-	m.server.Post(func(*rm.Server) {
-		if m.node.Passive() || m.inLog != m.epoch.Process || !m.syncsAlways() {
-			return
-		}
-		name, err := filepath.Abs(m.stateName())
-		if err == nil {
-			err = m.writeSynced(name, m.logInodes(), rewrite{})
-		}
-		if err != nil {
-			m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
-			return
-		}
-		m.synced = name
-	})
+	// The file is written before the log has what names this process: the client that is heard now is answered as soon as the log is
+	// written. If the server ends in between, the log doesn't name this process, and the file counts for nothing.
+	if m.inLog != m.epoch.Process {
+		return
+	}
+	name, err := filepath.Abs(m.stateName())
+	if err == nil {
+		err = m.writeSynced(name, m.logInodes(), rewrite{})
+	}
+	if err != nil {
+		m.server.Log(rm.Warning, "%s can't be written, so at-most-once jobs that wait are not queued again after a crash: %v", m.stateName(), err)
+		return
+	}
+	m.synced = name
 }
 
 // syncsAlways says whether the AOF is on disk before an answer leaves.
