@@ -70,7 +70,7 @@ func (s *Sim) conclude(began int64) (Report, error) {
 		s.Granted = s.locks.granted
 	}
 	s.Simulated = s.now - began
-	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]-s.Kinds[wire.Entries]-s.Kinds[wire.EntrySums]) / float64(max(s.Added, 1))
+	s.PerJob = float64(s.Messages-s.Kinds[wire.NeedJobs]-s.Kinds[wire.Pause]-s.Kinds[wire.Entries]-s.Kinds[wire.EntrySums]-s.Kinds[wire.Flushes]) / float64(max(s.Added, 1))
 	if len(s.failures) > 0 {
 		return s.Report, fmt.Errorf("seed %d: %s", s.seed, s.failures[0])
 	}

@@ -145,7 +145,7 @@ type Report struct {
 	Bodies                                       int     // deliveries of which it is known when their bodies were given
 	Busiest                                      int     // messages of one job in ten seconds
 	Simulated                                    int64   // ms
-	PerJob                                       float64 // messages, without questions for jobs of a queue
+	PerJob                                       float64 // messages, without questions for jobs of a queue, and what nodes tell each other at contact of what all are to know
 	LargestNode                                  int     // bytes of the store's memory, at most
 }
 
