@@ -614,6 +614,15 @@ func (n *node) isOwnRun(v *vote) bool {
 		j != nil && (j.State == store.StateQueued || j.Returning()) && !j.Unique().Has(store.UniqueHasRun)
 }
 
+// aloneAtFirst returns the flag of a vote that this node may have had without its log: a promoted replica knows no other node at first, so the locks that
+// its jobs brought along count as given by it alone, until it is started anew. A majority gave them before.
+func (n *node) aloneAtFirst(v *vote) uint8 {
+	if lock.BegunAt(v.token) < n.became {
+		return lock.FlagAlone
+	}
+	return 0
+}
+
 // checkVotes compares the votes that were noted with those that the log has brought back.
 func (n *node) checkVotes() {
 	for _, v := range n.votes {
@@ -623,7 +632,7 @@ func (n *node) checkVotes() {
 			n.s.fail("node %d has lost its vote for %q by a restart, of job %s or %q by token %d", n.i, v.name, v.job, v.owner, v.token)
 		case l.Job != v.job || string(l.Owner()) != v.owner:
 			n.s.fail("node %d has another vote for %q since a restart: of job %s or %q, it was that of %s or %q by token %d", n.i, v.name, l.Job, l.Owner(), v.job, v.owner, v.token)
-		case l.Token < v.token, (l.Flags^v.flags)&voteWeak != 0:
+		case l.Token < v.token, (l.Flags^v.flags)&voteWeak&^n.aloneAtFirst(&v) != 0:
 			n.s.fail("node %d: its vote for %q, of job %s or %q, has token %d and flags %#x since a restart, and had %d and %#x", n.i, v.name, v.job, v.owner, l.Token, l.Flags, v.token, v.flags)
 		}
 	}

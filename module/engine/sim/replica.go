@@ -72,6 +72,7 @@ func (s *Sim) promote(n *node) {
 	}
 	failover := !n.down && s.r.IntN(2) == 0
 	s.trace("node %d: its replica is promoted, as %s, in place of %s; FAILOVER %v", n.i, r.text, n.text, failover)
+	r.became = s.now
 	if !n.down {
 		n.end(n.unsure)
 	}

@@ -274,6 +274,7 @@ type node struct {
 	replica *node   // follows its log; nil: there is none
 	behind  []entry // of a replica: what it has still to hear
 	shut    bool    // no clients are let in: it was promoted, and has met nobody yet
+	became  int64   // when it was promoted; 0: it wasn't
 }
 
 // link is a connection, as one side sees it: what is sent on an old one is lost.
