@@ -174,7 +174,7 @@ func New(t testing.TB, opts ...Option) *Server {
 		require.NoError(t, err, "the module isn't built: run make first")
 	}
 	if set.dir == "" {
-		set.dir = t.TempDir()
+		set.dir = folder(t)
 	}
 	s := &Server{t: t, Dir: set.dir, host: set.host, prefix: set.prefix, binary: set.binary, more: set.more, preload: set.preload, clock: set.clock, quiet: set.quiet}
 	s.conf = filepath.Join(s.Dir, "redis.conf")
@@ -495,4 +495,14 @@ func Took(t testing.TB, began time.Time, should time.Duration) {
 	if took < should-50*time.Millisecond || took > should+2*time.Second {
 		t.Errorf("it took %v, not %v", took, should)
 	}
+}
+
+// folder makes a folder for a server's files, which goes with the test. A child of a server that was killed may still write there for a moment.
+func folder(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "jobmesh-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		Await(t, 20*time.Second, dir+" to be removed", func() bool { return os.RemoveAll(dir) == nil })
+	})
+	return dir
 }
