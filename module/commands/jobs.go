@@ -376,21 +376,21 @@ func isName(arg []byte) bool { return is(arg, "NAME") }
 // jobAt reads the job that argument i names: an ID, or NAME and a name. An ID that no job can have becomes the zero ID. used is how many
 // arguments it took.
 func jobAt(c args, i int) (id store.ID, used int, err error) {
-	if isName(c.Arg(i)) {
-		if i+1 == c.NArgs() {
-			return id, 0, errSyntax
-		}
-		name := c.Arg(i + 1)
-		if len(name) == 0 || len(name) > engine.MaxName {
-			return id, 0, errName
-		}
-		return engine.NamedID(name), 2, nil
+	arg := c.Arg(i)
+	if id, ok := readID(arg); ok { // nearly all arguments are IDs; the word NAME isn't one
+		return id, 1, nil
 	}
-	id, ok := readID(c.Arg(i))
-	if !ok {
+	if !isName(arg) {
 		return id, 0, errBadID
 	}
-	return id, 1, nil
+	if i+1 == c.NArgs() {
+		return id, 0, errSyntax
+	}
+	name := c.Arg(i + 1)
+	if len(name) == 0 || len(name) > engine.MaxName {
+		return id, 0, errName
+	}
+	return engine.NamedID(name), 2, nil
 }
 
 // countJobs counts the jobs that the first count arguments name.
@@ -422,18 +422,12 @@ func appendJobs(c args, ids []store.ID, count int) ([]store.ID, error) {
 func (m *module) readIDs(c *rm.Ctx, count int) bool {
 	m.ids = m.ids[:0]
 	for i := 1; i <= count; {
-		// Nearly all arguments are IDs. The word NAME isn't one.
-		id, canonical, ok := store.ParseID(c.Arg(i))
-		used := 1
-		if !ok {
-			var err error
-			if id, used, err = jobAt(c, i); err != nil {
-				fail(c, err)
-				return false
-			}
-			canonical = true
+		id, used, err := jobAt(c, i)
+		if err != nil {
+			fail(c, err)
+			return false
 		}
-		if canonical {
+		if id != (store.ID{}) {
 			m.ids = append(m.ids, id)
 		}
 		i += used

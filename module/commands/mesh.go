@@ -73,7 +73,7 @@ const featureDelays = 65536
 // featureBodies is another: a node that has it keeps the versions of bodies.
 const featureBodies = 262144
 
-// featureBounds is another: a node that has it tells wire.Bounds, and takes AskGiven and Flushes.
+// featureBounds is another: a node that has it tells wire.Bounds, and takes AskGiven, Flushes, and AskFlush with Soon.
 const featureBounds = 524288
 
 const maxZone = 64 // bytes of a zone's name

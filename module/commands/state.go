@@ -645,14 +645,11 @@ func (m *module) firstTurn(c *rm.Ctx) {
 	m.useState() // if nothing was loaded, the file is still there
 	m.keepTokens()
 	m.logProcess(c)
-	if m.node.Passive() || !m.syncsAlways() {
+	if m.node.Passive() || m.inLog != m.epoch.Process || !m.syncsAlways() {
 		return
 	}
 	// The file is written before the log has what names this process: the client that is heard now is answered as soon as the log is
 	// written. If the server ends in between, the log doesn't name this process, and the file counts for nothing.
-	if m.inLog != m.epoch.Process {
-		return
-	}
 	name, err := filepath.Abs(m.stateName())
 	if err == nil {
 		err = m.writeSynced(name, m.logInodes(), rewrite{})

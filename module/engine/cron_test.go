@@ -337,7 +337,7 @@ func FuzzCron(f *testing.F) {
 	})
 }
 
-// Of five nodes a majority has the mark of an at-most-once job's slot, and the job waits for its key. The last node confirms the mark, too:
+// A majority of five nodes has the mark of an at-most-once job's slot, and the job waits for its key. The last node confirms the mark, too:
 // the ADDJOB isn't begun anew. So the job has its key, and is made, and counted, once.
 func TestCronOnceWaitsForItsKey(t *testing.T) {
 	now := int64(1_700_000_000_000)

@@ -461,6 +461,14 @@ func (n *Node) hasEdges(j *store.Job) bool {
 	return yes || n.store.Dependents(&j.ID) != nil
 }
 
+// removeParents ends a job's wait for all of its parents.
+func (n *Node) removeParents(f store.Family, child *store.ID) {
+	for i := range f.IDs() {
+		parent := f.ID(i)
+		n.removeEdge(&parent, child)
+	}
+}
+
 // removeEdge ends a job's wait for another, and says whether it waited. When nobody waits for the other any
 // more, that one can be given to any node.
 func (n *Node) removeEdge(parent, child *store.ID) (was bool) {

@@ -635,10 +635,7 @@ func (n *Node) expireHeld(j *store.Job) {
 	f, _ := j.Family()
 	id, unreleased := j.ID, f.Unreleased()
 	n.losesOne(j)
-	for i := range f.IDs() {
-		parent := f.ID(i)
-		n.removeEdge(&parent, &id)
-	}
+	n.removeParents(f, &id)
 	n.keepAlone(j, OutcomeExpired)
 	n.evicted(id, unreleased)
 }

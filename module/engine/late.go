@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 
@@ -264,12 +265,7 @@ func (l *lateness) value() []byte {
 	for _, node := range l.away {
 		b = binary.BigEndian.AppendUint64(b, uint64(node))
 	}
-	nodes := make([]wire.Node, 0, len(l.bounds))
-	for node := range l.bounds {
-		nodes = append(nodes, node)
-	}
-	slices.Sort(nodes)
-	for _, node := range nodes {
+	for _, node := range slices.Sorted(maps.Keys(l.bounds)) {
 		b = binary.BigEndian.AppendUint64(b, uint64(node))
 		b = binary.AppendUvarint(b, l.bounds[node].line)
 		b = binary.AppendUvarint(b, l.bounds[node].told)
@@ -355,10 +351,7 @@ func (n *Node) noteAway(f *flushNote, isAway func(*Peer) bool) {
 	if !news || len(f.queue) > entries.MaxName || n.passive {
 		return
 	}
-	all := lateness{away: slices.Clone(f.away), bounds: map[wire.Node]bound{}}
-	for node, b := range f.bounds {
-		all.bounds[node] = b
-	}
+	all := lateness{away: slices.Clone(f.away), bounds: maps.Clone(f.bounds)}
 	if e := n.alike.Get(EntryFlush, f.queue); e != nil { // jobs that were promised before that flush were promised before this one
 		before := readLateness(e.Value)
 		for node, b := range before.bounds {
@@ -426,11 +419,7 @@ func (n *Node) noteFlush(e *entries.Entry) {
 
 // lookAtFlushes looks at all flushes, after a start or a promotion.
 func (n *Node) lookAtFlushes() {
-	var all []*entries.Entry
-	for e := range n.alike.AllOf(EntryFlush) {
-		all = append(all, e)
-	}
-	for _, e := range all {
+	for _, e := range slices.Collect(n.alike.AllOf(EntryFlush)) {
 		n.openLate(e)
 	}
 }
@@ -595,12 +584,7 @@ func (n *Node) tickLate() {
 		return
 	}
 	n.walkLate()
-	names := make([]string, 0, len(l.open))
-	for name := range l.open {
-		names = append(names, name)
-	}
-	slices.Sort(names) // so that a seeded run repeats
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(l.open)) { // in order, so that a seeded run repeats
 		if lf := l.open[name]; lf.walked {
 			n.stepLate(lf)
 		}

@@ -49,7 +49,7 @@ type lifeJob struct {
 	tried, failed, lapsed, unstarted int64
 }
 
-// What is done in a step.
+// The operations of a step.
 const (
 	opAdd = iota
 	opGet

@@ -99,10 +99,7 @@ func (n *Node) ended(j *store.Job, undone bool, s origin) (dropped int) {
 	n.store.Hold(j) // otherwise a client that is served for one of its dependents could get it
 	n.report(j, undone, s)
 	f, _ := j.Family()
-	for i := range f.IDs() {
-		id := f.ID(i)
-		n.removeEdge(&id, &j.ID) // it waits for nothing now, and no job comes after it
-	}
+	n.removeParents(f, &j.ID) // it waits for nothing now, and no job comes after it
 	e := end{id: j.ID, undone: undone, unreleased: f.Unreleased(), job: j, origin: s}
 	dropped = n.follow(e)
 	if j.Queue.DB != 0 && n.store.Dependents(&e.id) != nil {
@@ -342,10 +339,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 		if p.buriesNone() {
 			return false
 		}
-		for i := range f.IDs() {
-			id := f.ID(i)
-			n.removeEdge(&id, &j.ID)
-		}
+		n.removeParents(f, &j.ID)
 		var err error
 		counts := n.CountsHere(j)
 		if j, err = n.bury(j, WhyParent, &p, nil); err != nil {

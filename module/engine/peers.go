@@ -65,7 +65,7 @@ type Features struct {
 	Delays   bool // questions for delayed jobs: AskDelayed
 	Replaces bool // bodies that are replaced at any node: Do, Did and NewCopy
 	Bodies   bool // versions of bodies
-	Bounds   bool // flushes that reach a node later: wire.Bounds, AskGiven, Given and Flushes
+	Bounds   bool // flushes that reach a node later: wire.Bounds, AskGiven, Given and Flushes; and those that ask first: FlushReady
 }
 
 // SetFeatures tells, before [membership.Table.Up], what a node understands.

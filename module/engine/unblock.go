@@ -177,10 +177,7 @@ func (n *Node) onQueuedElsewhere(j *store.Job) *store.Job {
 		// Maybe the job that blocks it was released to come last, and waits for it.
 		f.Flags = store.FamilyEarly
 	} else {
-		for i := range f.IDs() {
-			id := f.ID(i)
-			n.removeEdge(&id, &j.ID)
-		}
+		n.removeParents(f, &j.ID)
 		f = store.Family{}
 	}
 	if j = n.setFamily(j, &f); adding {

@@ -94,7 +94,7 @@ func upgrade(t *testing.T, former string, rates bool) {
 		}
 	}
 
-	// What was there from before.
+	// The jobs from before the upgrade are there, and can be done.
 	for id, queue := range kept {
 		v := m[0].Do("SHOW", id)
 		assert.Equal(t, queue, v.Field("queue").Str, "%v", v)

@@ -28,10 +28,7 @@ func Build(t testing.TB, args ...string) string {
 	if os.Getenv("JOBMESH_PRELOAD") != "" {
 		return buildSanitized(t, args)
 	}
-	so := filepath.Join(t.TempDir(), "module.so")
-	run(t, "go", append([]string{"build", "-buildmode=c-shared", "-o", so}, args...)...)
-	require.NoError(t, os.Chmod(so, 0o755))
-	return so
+	return build(t, Root(t), filepath.Join(t.TempDir(), "module.so"), args...)
 }
 
 // BuildFormer makes the module as it was at a commit of the repository, and returns its file. It skips the test where the history isn't there.
@@ -46,11 +43,12 @@ func BuildFormer(t testing.TB, commit string) string {
 		t.Skipf("the source of %s isn't there: %v %s", commit, err, out)
 	}
 	run(t, "tar", "-x", "-f", archive, "-C", dir)
-	so := filepath.Join(dir, "jobmesh.so")
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", so, "./module")
-	build.Dir = dir
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	return build(t, dir, filepath.Join(dir, "jobmesh.so"), "-trimpath", "./module")
+}
+
+// build makes a module, the file so, of the source in a folder.
+func build(t testing.TB, dir, so string, args ...string) string {
+	runIn(t, dir, "go", append([]string{"build", "-buildmode=c-shared", "-o", so}, args...)...)
 	require.NoError(t, os.Chmod(so, 0o755))
 	return so
 }
@@ -63,8 +61,13 @@ func buildSanitized(t testing.TB, args []string) string {
 
 func run(t testing.TB, name string, args ...string) {
 	t.Helper()
+	runIn(t, Root(t), name, args...)
+}
+
+func runIn(t testing.TB, dir, name string, args ...string) {
+	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Dir = Root(t)
+	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
