@@ -63,9 +63,10 @@ func (n *Node) setAck(p *Peer, j *store.Job) {
 			m.Job.Extras = store.AppendExtra(m.Job.Extras, store.TagCancel, wish)
 		}
 	}
-	if n.dummy(j) {
+	if n.dummy(j) || j.Flags&store.FlagUntold != 0 {
 		m.Flags |= wire.ByClient
-	} else {
+	}
+	if !n.dummy(j) {
 		m.Holders = n.allHolders(j)
 	}
 	n.sendAck(p, &m)
@@ -408,14 +409,15 @@ func (n *Node) onSetAck(p *Peer, j *store.Job, m *wire.Message) {
 			n.noteStopped(j)
 		}
 		j = n.heardEnd(j, m)
-		if m.Flags&wire.ByClient != 0 {
-			n.endsElsewhere(j)
-		}
+		left := m.Flags&wire.ByClient != 0 && !n.endsElsewhere(j)
 		if !cancelled(j) {
 			j = n.tellsDependents(j)
 		}
 		j = n.setWish(j, store.FindExtra(m.Job.Extras, store.TagCancel)) // this node tells others what it was told
 		n.acknowledge(j, p)
+		if left {
+			becomeUntold(j)
+		}
 	}
 	if fresh && len(m.Holders) == 0 {
 		j = n.keepForOther(j, m)

@@ -250,18 +250,20 @@ func (n *Node) endsDone(j *store.Job) {
 }
 
 // endsElsewhere counts and tells the end of a job that a client said at another node, which doesn't know the job: the node that has the job does so in its
-// place. Holders don't all know of each other, so they couldn't agree on one of them.
-func (n *Node) endsElsewhere(j *store.Job) {
-	switch {
-	case j.State != store.StateQueued && j.Place != store.InWorking && j.Reason() != store.Delayed && !(held(j) && n.CountsHere(j)):
-	case cancelled(j):
-		n.nameEnds(&j.ID)
+// place. Holders don't all know of each other, so they couldn't agree on one of them. It returns false at a node that leaves it to another. If that one hears
+// of the end from this node first, it must hear also that it is to tell it ([becomeUntold]).
+func (n *Node) endsElsewhere(j *store.Job) bool {
+	if j.State != store.StateQueued && j.Place != store.InWorking && j.Reason() != store.Delayed && !(held(j) && n.CountsHere(j)) {
+		return false
+	}
+	n.nameEnds(&j.ID)
+	if cancelled(j) {
 		n.Stats.Cancelled++
 		n.tellsCancelled(j, nil)
-	default:
-		n.nameEnds(&j.ID)
+	} else {
 		n.endsDone(j)
 	}
+	return true
 }
 
 // tellsNack tells the reason by a TagFailure, which the job may not have yet.

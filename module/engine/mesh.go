@@ -349,9 +349,7 @@ func (n *Node) heardAway(p *Peer, id *store.ID, m *wire.Message) {
 // onDelJob forgets a job: all nodes know that it is done, or a client or the node that added it deletes it.
 func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 	acked, byClient := j.State == store.StateAcked, flags&wire.ByClient != 0
-	if !acked && byClient && flags&(wire.EndTold|wire.PassOn) == 0 {
-		n.endsElsewhere(j)
-	}
+	left := !acked && byClient && flags&(wire.EndTold|wire.PassOn) == 0 && !n.endsElsewhere(j)
 	switch {
 	case acked && byClient:
 		j.Confirm(uint64(p.Node)) // the acknowledgement stays, for the others
@@ -371,6 +369,9 @@ func (n *Node) onDelJob(p *Peer, j *store.Job, flags uint8) {
 		// nobody else would tell them.
 		j = n.tellsDependents(j)
 		n.acknowledge(j, p)
+		if left {
+			becomeUntold(j)
+		}
 		j.Confirm(uint64(p.Node))
 		n.collect(j)
 	default:

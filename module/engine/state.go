@@ -59,7 +59,18 @@ func becomeUnqueued(j *store.Job) {
 }
 
 // becomeAcked ends a job's life. The job is kept only while others have to hear of its end.
-func becomeAcked(j *store.Job) { j.State = store.StateAcked }
+func becomeAcked(j *store.Job) {
+	if j.State != store.StateAcked {
+		j.Flags &^= store.FlagUntold // it meant FlagAnnounced
+	}
+	j.State = store.StateAcked
+}
+
+// becomeUntold notes of an acknowledged job that this node has neither counted nor told its end.
+func becomeUntold(j *store.Job) {
+	from(j, store.StateAcked)
+	j.Flags |= store.FlagUntold
+}
 
 // becomeUncertain marks an at-most-once job that may have been given to a client, and nobody knows. at (unix
 // ms) is when that may have been. No timer queues the job again.

@@ -43,6 +43,10 @@ const (
 	FlagUncertain
 	FlagReturning = FlagUncertain
 
+	// FlagUntold is the bit of FlagAnnounced, in a job that is acknowledged. This node heard of the end from one that doesn't know
+	// the job, and left it to another holder to count and tell it. Volatile.
+	FlagUntold = FlagAnnounced
+
 	flagsReason   = FlagIndexed | FlagOverdue
 	volatileFlags = FlagIndexed | FlagOverdue | FlagLogged | FlagAnnounced
 )

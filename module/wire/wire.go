@@ -226,7 +226,7 @@ const (
 	Known                       // GotAck: the sender had a copy; Named: it knows the job
 	Leaving                     // Heartbeat: the sender is leaving the mesh
 	Full                        // Heartbeat: the sender takes no copies, its memory is short
-	ByClient                    // DelJob: a client asked for it (FASTACK); SetAck, SetEnd: a client said so at the sender, which doesn't know the job
+	ByClient                    // DelJob: a client asked for it (FASTACK); SetAck, SetEnd: a client said so at a node that doesn't know the job, and the sender hasn't told the event of its end
 )
 
 // Met, in a Heartbeat: an operator told the sender to meet the receiver.
