@@ -62,40 +62,49 @@ func pastText(p engine.Past) string {
 }
 
 // knownLine begins the line of the nodes' file for [engine.Known]. The process that wrote it follows, and then all, or for each node the
-// first four bytes of its ID and a creation time; - stands for no nodes.
+// first four bytes of its ID and a creation time; - stands for no nodes. Then the same for Gone.
 const knownLine = "known"
 
 func knownText(process uint64, k engine.Known) string {
-	var list []string
-	for _, node := range slices.Sorted(maps.Keys(k.Since)) {
-		list = append(list, fmt.Sprintf("%08x:%d", node, k.Since[node]))
-	}
-	text := cmp.Or(strings.Join(list, ","), "-")
+	since := timesText(k.Since)
 	if k.All {
-		text = "all"
+		since = "all"
 	}
-	return fmt.Sprintf("%s %016x %s\n", knownLine, process, text)
+	return fmt.Sprintf("%s %016x %s %s\n", knownLine, process, since, timesText(k.Gone))
 }
 
-// parseKnown reads the fields of that line. Nothing is known of what it can't read.
-func parseKnown(f []string) (process uint64, k engine.Known) {
-	if len(f) != 3 {
-		return 0, k
+func timesText(times map[uint32]uint64) string {
+	var list []string
+	for _, node := range slices.Sorted(maps.Keys(times)) {
+		list = append(list, fmt.Sprintf("%08x:%d", node, times[node]))
 	}
-	process, err := strconv.ParseUint(f[1], 16, 64)
-	if k.All = f[2] == "all"; err != nil {
-		return 0, engine.Known{}
-	}
-	k.Since = map[uint32]uint64{}
-	for entry := range strings.SplitSeq(f[2], ",") {
+	return cmp.Or(strings.Join(list, ","), "-")
+}
+
+// parseTimes skips whatever it can't read.
+func parseTimes(text string) map[uint32]uint64 {
+	times := map[uint32]uint64{}
+	for entry := range strings.SplitSeq(text, ",") {
 		name, at, _ := strings.Cut(entry, ":")
 		node, wrong := strconv.ParseUint(name, 16, 32)
 		ctime, err := strconv.ParseUint(at, 10, 64)
 		if wrong == nil && err == nil {
-			k.Since[uint32(node)] = ctime
+			times[uint32(node)] = ctime
 		}
 	}
-	return process, k
+	return times
+}
+
+// parseKnown reads the fields of that line. Nothing is known of what it can't read.
+func parseKnown(f []string) (process uint64, k engine.Known) {
+	if len(f) != 4 {
+		return 0, k
+	}
+	process, err := strconv.ParseUint(f[1], 16, 64)
+	if err != nil {
+		return 0, k
+	}
+	return process, engine.Known{All: f[2] == "all", Since: parseTimes(f[2]), Gone: parseTimes(f[3])}
 }
 
 // forgottenLine begins the line of the nodes' file for a node of [membership.Table.Forgotten]; its ID follows.

@@ -272,6 +272,7 @@ func (n *Node) collect(j *store.Job) {
 	for i := j.Holders() - 1; i >= 0; i-- {
 		node, _ := j.Holder(i)
 		if n.mesh.WasForgotten(wire.Node(node)) || n.mesh.ByName(wire.Node(node)) == nil && j.Attempts() >= gcStrangers && !n.mesh.Alone() {
+			n.forgetsEarly(j) // that node may come back
 			j.DropHolder(node)
 		}
 	}
@@ -323,7 +324,8 @@ func (n *Node) forgetJob(j *store.Job, from *Peer) {
 	if j.State != store.StateAcked {
 		n.noteEnded(j)
 		n.store.Count(j, store.NoReason)
-		becomeAcked(j) // it is as good as acknowledged
+		j.ClearConfirmed() // nobody has confirmed its end
+		becomeAcked(j)     // it is as good as acknowledged
 	}
 	if n.gone(j, origin{from: from}) {
 		n.remove(j)

@@ -245,6 +245,9 @@ func (n *Node) remove(j *store.Job) {
 	if n.unlog(j) {
 		n.effect(LogDelete).ID = j.ID
 	}
+	if n.isMissed(j) {
+		n.forgetsEarly(j)
+	}
 	n.touch(j.Queue)
 	n.discard(j)
 }

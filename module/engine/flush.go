@@ -234,7 +234,7 @@ func (n *Node) goes(j *store.Job, fl *flushing) bool {
 	if _, spared := fl.spared[j.ID]; spared {
 		return false
 	}
-	return n.countsWaiting(j) || fl.all && j.Place == store.InWorking || n.pendingAddOf(&j.ID) != nil
+	return n.countsWaiting(j) || n.waitsLate(j) || fl.all && j.Place == store.InWorking || n.pendingAddOf(&j.ID) != nil
 }
 
 // flushesOf calls do for the flushes of a job's queue that are under way.

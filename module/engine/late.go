@@ -9,6 +9,7 @@ import (
 
 	"jobmesh/module/entries"
 	"jobmesh/module/store"
+	"jobmesh/module/table"
 	"jobmesh/module/wire"
 )
 
@@ -40,6 +41,7 @@ const (
 	flushesMost   = 1000   // flushes that are remembered
 	flushKeepMS   = 24 * 3600 * 1000
 	flushSpareMS  = 3600 * 1000 // so much later nodes drop a flush that another has noted
+	goneMost      = 1000        // nodes whose jobs were forgotten early
 	boundsMost    = 1000        // ADDJOBs under way that are looked at for a heartbeat
 	boundsEveryMS = 5_000       // between writes of the nodes' file for the sake of bounds
 	boundsSoonMS  = 1_000       // from a new job to that write
@@ -155,29 +157,37 @@ func (n *Node) heardBounds(p *Peer, b wire.Bounds) {
 type Known struct {
 	All   bool              // it has lost nothing since there is this node
 	Since map[uint32]uint64 // of those that were added at a node (the first 4 bytes of its ID): the ones with later creation times
+	Gone  map[uint32]uint64 // of those that it doesn't have and that were added at a node: the ones with later creation times
 }
 
 // knows is Known, and since when.
 type knows struct {
 	all   bool
 	since map[prefix]uint64
+	gone  map[prefix]uint64
 	lost  int64 // monotonic: when this node lost sight of the jobs of before; 0: before it was connected to anybody
 }
 
 // Known returns what the nodes' file is to keep.
 func (n *Node) Known() Known {
-	k := Known{All: n.knows.all, Since: map[uint32]uint64{}}
+	k := Known{All: n.knows.all, Since: map[uint32]uint64{}, Gone: map[uint32]uint64{}}
 	for node, at := range n.knows.since {
 		k.Since[uint32(node)] = at
+	}
+	for node, at := range n.knows.gone {
+		k.Gone[uint32(node)] = at
 	}
 	return k
 }
 
 // SetKnown sets what the nodes' file has kept, if it counts.
 func (n *Node) SetKnown(k Known) {
-	n.knows = knows{all: k.All, since: map[prefix]uint64{}}
+	n.knows = knows{all: k.All, since: map[prefix]uint64{}, gone: map[prefix]uint64{}}
 	for node, at := range k.Since {
 		n.knows.since[prefix(node)] = at
+	}
+	for node, at := range k.Gone {
+		n.knows.gone[prefix(node)] = at
 	}
 }
 
@@ -206,7 +216,32 @@ func (n *Node) seesAgain(node wire.Node, made uint64) {
 	n.nodesChanged()
 }
 
-// sureOf says whether this node knows all that became of a job at it. A job that isn't known is one that never came.
+// forgetsEarly is called for a job that is removed before all its holders are known to know its end: one of them may still have it when this
+// node is asked about it.
+func (n *Node) forgetsEarly(j *store.Job) {
+	if n.passive || n.loading {
+		return
+	}
+	k, node := &n.knows, addedAt(&j.ID)
+	switch {
+	case j.CTime <= k.gone[node]:
+		return
+	case k.gone == nil:
+		k.gone = map[prefix]uint64{}
+	case len(k.gone) >= goneMost && k.gone[node] == 0:
+		n.losesSight()
+		return
+	}
+	k.gone[node] = j.CTime
+}
+
+// isMissed says whether a job that is about to be removed may still be at another node that doesn't know its end.
+func (n *Node) isMissed(j *store.Job) bool {
+	return j.Holders() > 0 && !n.dummy(j) && !(j.State == store.StateAcked && j.Confirmed() == j.Holders())
+}
+
+// sureOf says whether this node knows all that became of a job at it. A job that isn't known, and was made later than the last one of its node that was
+// forgotten early, is one that never came, or whose end all its holders know.
 func (n *Node) sureOf(id *store.ID, ctime uint64) bool {
 	if n.knows.all {
 		return true
@@ -427,6 +462,7 @@ func (n *Node) lookAtFlushes() {
 // tellFlushes tells a node that was connected of the flushes that this one knows of, before it compares entries: it may be about to give flushed jobs
 // to clients.
 func (n *Node) tellFlushes(p *Peer) {
+	n.askLateAgain()
 	p.heard, p.flushes = false, !n.mesh.features[p.ID].Bounds
 	if p.flushes {
 		return
@@ -439,6 +475,13 @@ func (n *Node) tellFlushes(p *Peer) {
 		}
 	}
 	n.send(p, m)
+}
+
+// askLateAgain is called when a connection begins or ends: no answer counts that came from a node's former process.
+func (n *Node) askLateAgain() {
+	for _, lf := range n.lateOnes.open {
+		lf.batch, lf.open = nil, nil
+	}
 }
 
 // onFlushes learns flushes.
@@ -468,11 +511,12 @@ type lateFlush struct {
 	stamp  entries.Stamp
 	bounds map[prefix]bound
 	nodes  map[prefix]wire.Node
-	began  int64      // monotonic
-	walks  bool       // the walk that is under way is for it, too
-	walked bool       // all jobs were met
-	ids    []store.ID // set aside, and not decided
-	ranked int        // how many have come back since it was known that all stay
+	began  int64                            // monotonic
+	walks  bool                             // the walk that is under way is for it, too
+	walked bool                             // all jobs were met
+	ids    []store.ID                       // those that may go, and aren't decided,
+	due    table.Roster[store.ID, struct{}] // of them the ones that were delayed: they may come into the queue before that
+	ranked int                              // how many have come back since it was known that all stay
 
 	batch  []store.ID // the others are asked about them, the last ones of ids
 	doubt  []bool     // whether some node isn't sure
@@ -488,8 +532,9 @@ type lateFlushes struct {
 	open    map[string]*lateFlush
 	walking bool
 	at      uint64
-	gate    int64  // monotonic: until then this node, which has just started, waits to hear of flushes; 0: it is open
-	upTo    uint64 // creation time of the jobs that wait
+	gate    int64                          // monotonic: until then this node, which has just started, waits to hear of flushes; 0: it is open
+	upTo    uint64                         // creation time of the jobs that wait
+	shut    table.Roster[string, struct{}] // queues in which some wait, and somebody has asked for them
 }
 
 func (n *Node) lateChanged() { n.lateOnes.any = len(n.lateOnes.open) > 0 || n.lateOnes.gate != 0 }
@@ -508,6 +553,9 @@ func (n *Node) shutFlushGate() {
 func (n *Node) tickGate() {
 	l := &n.lateOnes
 	if l.gate == 0 {
+		if l.shut.Len() > 0 {
+			n.serveShut()
+		}
 		return
 	}
 	if left := l.gate - n.monotonic(); left > 0 && slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.flushes || !p.Connected }) {
@@ -516,21 +564,52 @@ func (n *Node) tickGate() {
 	}
 	l.gate = 0
 	n.lateChanged()
-	for name := range n.waits {
+	n.serveDemandsSoon()
+	n.serveShut()
+}
+
+// serveShut serves those that wait for jobs which the gate has held up, some in a tick.
+func (n *Node) serveShut() {
+	l := &n.lateOnes
+	for range min(l.shut.Len(), tickBudget) {
+		name, _ := l.shut.At(l.shut.Len() - 1)
+		l.shut.Remove(name)
 		n.unserved = append(n.unserved, name)
 	}
-	slices.Sort(n.unserved)
-	n.serveDemandsSoon()
 	n.hurryTick()
 }
 
-// mayGoLate says whether a job may go by a flush that comes late.
+// mayGoLate says whether a job that waits in its queue may go by a flush that comes late.
 func (n *Node) mayGoLate(j *store.Job) bool {
 	l := &n.lateOnes
 	if l.gate != 0 && j.CTime <= l.upTo && n.isPlain(j) {
+		l.shut.Make(string(j.Queue.NameBytes()), struct{}{})
 		return true
 	}
 	lf := l.open[string(j.Queue.NameBytes())]
+	return lf != nil && (!lf.walked || lf.due.Get(j.ID) != nil) && n.goesLate(j, lf)
+}
+
+// makesWay sets a job aside that has come into its queue while it isn't known yet whether it goes by a flush that comes late: those behind it
+// don't wait for that. False: all jobs of the queue wait, for some may not have been met yet.
+func (n *Node) makesWay(j *store.Job) bool {
+	if n.lateOnes.gate != 0 {
+		return false
+	}
+	lf := n.lateOnes.open[string(j.Queue.NameBytes())]
+	if lf == nil || !lf.walked || lf.due.Get(j.ID) == nil {
+		return false
+	}
+	n.setBack(j)
+	return true
+}
+
+// waitsLate says whether a job is out of its queue because of a flush that comes late, and not decided.
+func (n *Node) waitsLate(j *store.Job) bool {
+	if len(n.lateOnes.open) == 0 || j.State != store.StateActive || !j.Returning() {
+		return false
+	}
+	lf := n.lateOnes.open[string(j.Queue.NameBytes())]
 	return lf != nil && n.goesLate(j, lf)
 }
 
@@ -609,6 +688,9 @@ func (n *Node) walkLate() {
 		l.at = n.store.ScanJobs(l.at, &n.scratch.jobs)
 		for _, j := range n.scratch.jobs {
 			if lf := l.open[string(j.Queue.NameBytes())]; lf != nil && lf.walks && n.goesLate(j, lf) {
+				if j.Reason() == store.Delayed {
+					lf.due.Put(j.ID, struct{}{})
+				}
 				n.setBack(j)
 				lf.ids = append(lf.ids, j.ID)
 				budget -= flushCost
@@ -669,6 +751,7 @@ func (n *Node) stepLate(lf *lateFlush) {
 			if j := n.store.Lookup(&lf.ids[from+i]); j != nil {
 				n.letBack(j, lf.ranked)
 			}
+			lf.due.Remove(lf.ids[from+i])
 			lf.ranked++
 		}
 		lf.ids = lf.ids[:from]
@@ -739,7 +822,7 @@ func (n *Node) surelyGaveNobody(p *Peer, id *store.ID, name []byte, ctime uint64
 		n.sendAck(p, n.tombstones.ack(id))
 		return false
 	case j == nil:
-		return n.now >= n.idling.deleted && (n.store.Edges() == 0 || n.store.Dependents(id) == nil)
+		return ctime > n.knows.gone[addedAt(id)] && n.now >= n.idling.deleted && (n.store.Edges() == 0 || n.store.Dependents(id) == nil)
 	case j.State == store.StateAcked:
 		n.correct(p, j, nil)
 		return false
@@ -774,11 +857,12 @@ func (n *Node) onGiven(p *Peer, m *wire.Message) {
 
 // decideLate cancels the jobs of which all nodes are sure. The others stay.
 func (n *Node) decideLate(lf *lateFlush) {
-	if n.monotonic() > lf.asked+lateAnswerMS || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.heard }) {
+	if n.monotonic() > lf.asked+lateAnswerMS || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected || !p.heard }) {
 		n.hurryTick()
 		return // they are asked again
 	}
 	for i := range lf.batch {
+		lf.due.Remove(lf.batch[i])
 		j := n.store.Lookup(&lf.batch[i])
 		switch {
 		case j == nil || j.State == store.StateAcked:

@@ -160,6 +160,7 @@ func (h *host) Down(p *Peer) {
 		p.copies = telling{} // what was told last may not have arrived
 	}
 	p.downAt = h.node().monotonic()
+	h.node().askLateAgain()
 	h.questions.open.Begin()
 	h.node().hurryTick()
 	h.node().acksDown(p)

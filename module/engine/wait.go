@@ -532,6 +532,10 @@ func (n *Node) next(q *store.Queue, budget *int) *store.Job {
 			continue
 		}
 		if j != nil && n.isToGo(j) {
+			if n.makesWay(j) {
+				*budget--
+				continue
+			}
 			return nil // when the flush is done its clients are served
 		}
 		if limited && j != nil && !(n.mayBegin(q, j) && n.mayDeliver(q)) {

@@ -219,7 +219,7 @@ func (n *Node) WaitJobs(ids []store.ID, one bool, timeout int64) (p Pending, now
 	for i := range w.jobs {
 		if w.jobs[i].HasDetail {
 			var held *heldDetail
-			end := n.endOf(&ids[i])
+			end := n.endOf(&ids[i]).own() // the detail may be the job's memory
 			n.hold(w, i, &end, &held)
 		}
 	}
