@@ -162,10 +162,10 @@ var histories = map[string]Config{
 		MinDelay: 1, MaxDelay: 300, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 300, Partitions: 40, CutSecs: 40, Crashes: 30, Wipes: 10, Replaced: 10, Promotions: 20,
 		Joins: 60, MaxNodes: 6, Resets: 60, Pressure: 20, Leaving: 20, PauseQueue: 60, Skew: 2000, Steps: 10, StepMS: 20_000,
 	}},
-	"flushed away": {PerTenSeconds: 500, Nodes: 3, Jobs: 500, Seconds: 300, AckShare: 0.8, Replicate: 2, DelaySecs: 60, Faults: Faults{
+	"flushed away": {PerTenSeconds: 500, Nodes: 3, Jobs: 500, Seconds: 300, AckShare: 0.8, Fast: 0.3, Replicate: 2, DelaySecs: 60, Faults: Faults{
 		MinDelay: 1, MaxDelay: 50, Flushes: 600, Partitions: 120, CutSecs: 60, Stops: 60, Rewrites: 60, Resets: 60, PauseQueue: 120, Pauses: 20,
 	}},
-	"flushed away in trouble": {PerTenSeconds: 600, Nodes: 4, Jobs: 500, Seconds: 300, AckShare: 0.8, Wiped: 1, Replicate: 2, DelaySecs: 60, Async: 0.2, Fsync: EverySec, Faults: Faults{
+	"flushed away in trouble": {PerTenSeconds: 600, Nodes: 4, Jobs: 500, Seconds: 300, AckShare: 0.8, Fast: 0.3, Wiped: 1, Replicate: 2, DelaySecs: 60, Async: 0.2, Fsync: EverySec, Faults: Faults{
 		MinDelay: 1, MaxDelay: 200, Loss: 0.01, Duplicate: 0.01, Reorder: true, Flushes: 600, Partitions: 120, CutSecs: 60, Stops: 60, Crashes: 20, Wipes: 5, Replaced: 5, Promotions: 10,
 		Rewrites: 60, Resets: 60, PauseQueue: 120, Pauses: 20, Skew: 20_000, Steps: 30, StepMS: 60_000, NodesLate: true,
 	}},
