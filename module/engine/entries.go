@@ -24,7 +24,7 @@ const (
 	EntryMark = entries.OwnKinds | EntryCron // how far its slots are served, see mark
 	EntryMesh = entries.OwnKinds | 4         // the data are those of a node of a mesh, see noteMesh
 
-	EntryFlush   = entries.ManyKinds | 2         // QFLUSH with MESH of a queue, while nodes were away, see lateness
+	EntryFlush   = entries.FewKinds | 2          // QFLUSH with MESH of a queue, while nodes were away, see lateness
 	EntryFlushed = entries.OwnKinds | EntryFlush // this node has done its part of that
 )
 

@@ -38,6 +38,7 @@ const (
 	lateAskMost   = 10_000 // jobs in a question that is answered
 	lateBackSlice = 2_000  // jobs that come back in a tick when all stay
 	gateMS        = 2_000  // so long a node waits, after its start, to hear of flushes
+	flushesPage   = 50     // that a message tells
 	flushesMost   = 1000   // flushes that are remembered
 	flushKeepMS   = 24 * 3600 * 1000
 	flushSpareMS  = 3600 * 1000 // so much later nodes drop a flush that another has noted
@@ -467,13 +468,16 @@ func (n *Node) tellFlushes(p *Peer) {
 	if p.flushes {
 		return
 	}
-	m := &wire.Message{Kind: wire.Flushes}
+	m := &wire.Message{Kind: wire.Flushes, Flags: wire.Follows}
+	count := 0
 	for e := range n.alike.AllOf(EntryFlush) {
-		m.Queue = e.Append(m.Queue)
-		if len(m.Queue) > wire.MaxMessage/4 {
-			break // the others are compared
+		if count++; count%flushesPage == 0 {
+			n.send(p, m)
+			m.Queue = nil
 		}
+		m.Queue = e.Append(m.Queue)
 	}
+	m.Flags = 0
 	n.send(p, m)
 }
 
@@ -498,7 +502,7 @@ func (n *Node) onFlushes(p *Peer, m *wire.Message) error {
 		}
 		return nil
 	})
-	p.flushes = true
+	p.flushes = p.flushes || m.Flags&wire.Follows == 0
 	n.hurryTick()
 	return err
 }

@@ -24,8 +24,11 @@ func (k Kind) Own() bool { return k >= OwnKinds }
 // ManyKinds is a bit of the kinds of which there may be very many entries, see [Most].
 const ManyKinds Kind = 0x40
 
+// FewKinds is a bit of the kinds whose entries come and go: they have a limit of their own, so that their tombstones push out no others.
+const FewKinds Kind = 0x20
+
 // class is which limit, and which list, entries of the kind are under. All kinds of a class are less than those of the next.
-func (k Kind) class() int { return int(k >> 6) }
+func (k Kind) class() int { return int(k >> 5) }
 
 // Limits of entries, bytes.
 const (

@@ -14,13 +14,15 @@ import (
 
 // Most is how many entries a table has, tombstones included, and MostBytes how many bytes. If there are more, the oldest
 // tombstones go first; then entries of other nodes aren't taken. Those who make changes limit them to less. Entries of
-// ManyKinds are counted apart, and so are a node's own: MostMany and MostManyBytes are their limits.
+// ManyKinds are counted apart, and so are those of FewKinds, and a node's own. They have the other limits.
 const (
 	Most      = 40_000
 	MostBytes = 8 << 20
 
 	MostMany      = 150_000
 	MostManyBytes = 64 << 20
+
+	MostFew = 3000
 )
 
 // keepMS is how long a tombstone counts, ms. After that it goes as soon as no known node can have the entry.
@@ -32,7 +34,7 @@ const sweepMost = 500
 // Table is all entries that a node knows.
 type Table struct {
 	entries map[key]*Entry
-	classes [4]class
+	classes [8]class
 	leaves  map[uint16][]*Entry // in the order of keys
 	sums    [Levels][]uint64    // of each part, see Sums; nil while the table is empty
 	last    Stamp               // the greatest one that was seen
@@ -55,8 +57,11 @@ func (c *class) full(i, size int) bool { return c.fullWithout(i, size, 0) }
 // fullWithout is full where some entries were dropped, and are still among the sorted ones.
 func (c *class) fullWithout(i, size, dropped int) bool {
 	most, bytes := Most, MostBytes
-	if i&int(ManyKinds>>6) != 0 {
+	switch {
+	case i&ManyKinds.class() != 0:
 		most, bytes = MostMany, MostManyBytes
+	case i&FewKinds.class() != 0:
+		most = MostFew
 	}
 	return c.sorted.count-dropped >= most || c.bytes+size >= bytes
 }

@@ -254,6 +254,7 @@ const (
 	Overdue   = NoReply   // AskWork: only jobs whose time has passed
 	EndTold   = Known     // DelJob with ByClient: the sender knew the job, so it has told the event of its end
 	PassOn    = NoReply   // DelJob: the receiver tells the other holders that it knows of
+	Follows   = QueueIt   // Flushes: there are more
 	Last      = QueueIt   // Release: the job comes after those that it blocked
 	Moved     = NoReply   // Release: the job was moved to another queue
 	Cancelled = CountNack // SetAck, Outcome: the job was cancelled, not done
