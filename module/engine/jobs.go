@@ -641,7 +641,6 @@ func (n *Node) expireHeld(j *store.Job) {
 		n.leaveLocks(j)
 	}
 	n.losesOne(j)
-	n.removeParents(f, &id)
 	n.keepAlone(j, OutcomeExpired)
 	n.evicted(id, unreleased)
 }

@@ -29,17 +29,17 @@ import (
 // (FlagReturning), and come back to it if they stay, also by their own timers.
 
 const (
-	lateMS        = 60_000 // so long a node waits for others that it can't ask
-	asideMS       = 90_000 // jobs that are set aside come back by themselves then
-	lateAnswerMS  = 3_000  // so long the answers to a question count, from when it was asked
-	lateLeaveMS   = 6_000  // so long a node that is sure of a job leaves it to the asker
-	lateLookMS    = 500    // between looks whether all nodes can be asked
-	lateBatch     = 500    // jobs in a question
-	lateAskMost   = 10_000 // jobs in a question that is answered
-	lateBackSlice = 2_000  // jobs that come back in a tick when all stay
-	gateMS        = 2_000  // so long a node waits, after its start, to hear of flushes
-	flushesPage   = 50     // that a message tells
-	flushesMost   = 1000   // flushes that are remembered
+	lateMS        = 60_000  // so long a node waits for others that don't all answer
+	asideMS       = 180_000 // jobs that are set aside come back by themselves then
+	lateAnswerMS  = 3_000   // so long the answers to a question count, from when it was asked
+	lateLeaveMS   = 6_000   // so long a node that is sure of a job leaves it to the asker
+	lateLookMS    = 500     // between looks whether all nodes can be asked
+	lateBatch     = 500     // jobs in a question
+	lateAskMost   = 10_000  // jobs in a question that is answered
+	lateBackSlice = 2_000   // jobs that come back in a tick when all stay
+	gateMS        = 2_000   // so long a node waits, after its start, to hear of flushes
+	flushesPage   = 50      // that a message tells
+	flushesMost   = 1000    // flushes that are remembered
 	flushKeepMS   = 24 * 3600 * 1000
 	flushSpareMS  = 3600 * 1000 // so much later nodes drop a flush that another has noted
 	goneMost      = 1000        // nodes whose jobs were forgotten early
@@ -198,7 +198,7 @@ func (n *Node) losesSight() {
 	if n.passive || n.loading {
 		return // a start and a promotion end with it
 	}
-	n.knows = knows{since: map[prefix]uint64{prefixOf(n.self.Node()): n.ctime}}
+	n.knows = knows{since: map[prefix]uint64{prefixOf(n.self.Node()): max(n.ctime, 1)}}
 	if slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return p.Connected }) {
 		n.knows.lost = max(n.monotonic(), 1)
 	}
@@ -211,7 +211,7 @@ func (n *Node) seesAgain(node wire.Node, made uint64) {
 		return
 	}
 	if k.since == nil {
-		k.since = map[prefix]uint64{prefixOf(n.self.Node()): n.ctime}
+		k.since = map[prefix]uint64{prefixOf(n.self.Node()): max(n.ctime, 1)}
 	}
 	k.since[prefixOf(node)] = max(made, 1)
 	n.nodesChanged()
@@ -515,7 +515,7 @@ type lateFlush struct {
 	stamp  entries.Stamp
 	bounds map[prefix]bound
 	nodes  map[prefix]wire.Node
-	began  int64                            // monotonic
+	began  int64                            // monotonic: since when not all have answered
 	walks  bool                             // the walk that is under way is for it, too
 	walked bool                             // all jobs were met
 	ids    []store.ID                       // those that may go, and aren't decided,
@@ -878,7 +878,7 @@ func (n *Node) decideLate(lf *lateFlush) {
 		}
 	}
 	lf.ids = lf.ids[:len(lf.ids)-len(lf.batch)]
-	lf.batch, lf.look = nil, 0
+	lf.batch, lf.look, lf.began = nil, 0, n.monotonic()
 	n.hurryTick()
 }
 

@@ -126,3 +126,47 @@ func TestLateFlushesLeaveDeletedCrons(t *testing.T) {
 	assert.Nil(t, d.n[0].Entries().Get(engine.EntryCron, "nightly"), "node 0")
 	assert.Nil(t, d.n[1].Entries().Get(engine.EntryCron, "nightly"), "node 1")
 }
+
+func (d *duo) add(t *testing.T, i int, queue string, count int) {
+	for range count {
+		d.do(i, func() {
+			_, _, err := d.n[i].AddJob(&engine.Add{Queue: []byte(queue), Body: []byte("b"), Replicate: 1, Retry: 10000, TTL: 86400})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// After JOBMESH CLUSTER RESET, HARD or SOFT, a node's new jobs go by a late flush as those of any node.
+func TestLateFlushAfterAReset(t *testing.T) {
+	for _, kind := range []string{"none", "soft, without jobs before", "soft", "hard"} {
+		t.Run(kind, func(t *testing.T) {
+			d := newDuo()
+			d.run(1000)
+			if kind == "soft" || kind == "hard" {
+				d.add(t, 1, "q", 1)
+			}
+			d.part()
+			if kind != "none" {
+				d.do(1, func() { d.n[1].Reset() })
+			}
+			if kind == "hard" {
+				id := fmt.Sprintf("%08x%032x", 0x77777777, 5)
+				d.do(1, func() { d.n[1].SetNodeID(id) })
+				d.do(0, func() { d.n[0].Mesh().Forget(d.id[1]) })
+				d.id[1], _ = wire.ParseNodeID(id)
+			}
+			d.run(20_000)
+			d.join()
+			d.run(20_000)
+			d.add(t, 1, "q", 10)
+			d.run(8000)
+			d.part()
+			d.run(100)
+			d.do(0, func() { d.n[0].FlushMesh([]byte("q"), false, 1000) })
+			d.run(100)
+			d.join()
+			d.run(70_000)
+			assert.Zero(t, d.n[1].Jobs())
+		})
+	}
+}

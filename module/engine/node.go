@@ -353,6 +353,7 @@ func (n *Node) SetNodeID(id string) {
 	for i := range n.ids.Node {
 		n.ids.Node[i] = hexDigit(id[2*i])<<4 | hexDigit(id[2*i+1])
 	}
+	n.losesSight() // of the jobs that were added under the former name
 }
 
 func hexDigit(c byte) byte {

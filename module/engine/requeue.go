@@ -151,6 +151,10 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 		n.tellQueued(j, 0)
 		return
 	}
+	if n.waitsLate(j) { // object: this node is about to queue or to cancel it (flush_late_given_meanwhile)
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID})
+		return
+	}
 	if !asks && n.addsNow(j) {
 		// Give way: the sender has had the job for longer than this node, and will say so (names_announced).
 		n.leaveJob(j, max(delayFrom(j, n.now), store.AnnounceMS))

@@ -327,6 +327,8 @@ func (n *Node) keepAlone(j *store.Job, o Outcome) {
 		return
 	}
 	n.endsHere(j)
+	f, _ := j.Family()
+	n.removeParents(f, &j.ID) // it waits for none of them
 	for j.Holders() > 0 {
 		node, _ := j.Holder(0)
 		j.DropHolder(node)

@@ -786,3 +786,16 @@ func TestFanInIsLoggedBitByBit(t *testing.T) {
 	end(parents/2, parents)
 	harness.Await(t, 10*time.Second, "all to be queued", func() bool { return c.Do("QLEN", "c").Is(children) })
 }
+
+// A job that is dropped, and whose outcome is kept, waits for none of its other parents any more.
+func TestDroppedAndKeptWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	c := harness.Start(t).Dial()
+	stays := c.Do("ADDJOB", "q", "stays", 0, "RETRY", 0).Str
+	goes := c.Do("ADDJOB", "q", "goes", 0, "RETRY", 0).Str
+	child := c.Do("ADDJOB", "q", "child", 0, "KEEP", 1000, "AFTER", stays, goes).Str
+	require.Equal(t, []string{child}, dependents(c, stays))
+	require.Equal(t, int64(2), c.Do("CANCELJOB", goes).Int())
+	require.Equal(t, "dropped", c.Do("SHOW", child).Field("outcome").Str)
+	assert.NotContains(t, fields(c.Do("SHOW", stays)), "dependents")
+}
