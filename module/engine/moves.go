@@ -221,6 +221,10 @@ func (n *Node) afterMove(p *Peer, j *store.Job, m *wire.Message, moved bool) {
 	n.learnCounts(j, m)
 }
 
+// findOut says whether all holders find out by themselves that a job is to be a dead letter. The one that would have queued it does so then. Otherwise it
+// is the one where that was said, or happened.
+func findOut(why Why) bool { return why == WhyExpired || why == WhyParent }
+
 // moveAfter moves a job as another node did; a job that was queued here is queued again then. extras say how the job failed, and left
 // what is left of its life, ms; 0: that isn't known. The job may move in memory. If the queue can't be made, this copy stays in its own.
 func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte, left int64) *store.Job {
@@ -228,7 +232,7 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 		return j
 	}
 	name = append([]byte(nil), name...)
-	queued, worked := j.State == store.StateQueued, j.Place == store.InWorking
+	queued, worked, delayed := j.State == store.StateQueued, j.Place == store.InWorking, j.Reason() == store.Delayed && j.Retry > 0
 	switch {
 	case n.inHands(j): // the client works on, and may not hear of this: its slot and its key stay taken until their leases are over (dead_letter_in_hands_slot)
 		n.leaveSlot(j)
@@ -253,8 +257,11 @@ func (n *Node) moveAfter(j *store.Job, name []byte, count uint32, extras []byte,
 		if err == nil {
 			j = n.learnDeath(j, extras, left)
 		}
-		if worked {
+		switch {
+		case worked:
 			n.demote(j, 0) // a client that works on it has it from before
+		case delayed && !findOut(whyOf(extras)):
+			n.demote(j, 0) // the other node has queued it (dead_letter_of_delayed)
 		}
 	}
 	switch {

@@ -154,6 +154,7 @@ func (q *Queue) leaveLevel(j *Job) {
 			return
 		}
 		copy(all[i:], all[i+1:])
+		all[len(all)-1] = level{} // so that no room keeps the address of a job that is freed
 		q.levels.len--
 		return
 	}
