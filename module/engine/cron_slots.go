@@ -429,29 +429,29 @@ func (n *Node) makeSlot(c *cron) {
 		return
 	}
 	a.Async, a.CanWait, a.Slot = true, true, &Slot{Name: c.name, At: c.turn, first: c.first}
+	id := slotID(a.Slot, &a)
+	if err := n.HasRoom(); err != nil { // before the mark, which says that the slot is served: it can be tried again
+		n.slotServed(c, id, err)
+		return
+	}
 	if a.Retry == 0 && !n.mesh.Alone() && !c.after {
 		c.after, c.waits = true, true
-		n.setMark(c, SlotLost, slotID(a.Slot, &a))
+		n.setMark(c, SlotLost, id)
 		n.lookAtCron(c, n.wall()+cronWaitMS)
 		return
 	}
-	id := slotID(a.Slot, &a)
 	if n.unsafe {
 		n.slotServed(c, id, Refusal("EVICTION the server may evict queues"))
 		return
 	}
-	err := n.HasRoom()
-	if err == nil {
-		var answer store.ID
-		var wait bool
-		if answer, wait, err = n.AddJob(&a); wait {
-			c.waits, c.adding = true, true
-			n.Tie(PendingAdd(answer), &slotMaker{c, c.turn})
-			return
-		}
-		if err == nil && answer != id {
-			err = ErrDropped // another job is it (ONCONFLICT return or replace)
-		}
+	answer, wait, err := n.AddJob(&a)
+	if wait {
+		c.waits, c.adding = true, true
+		n.Tie(PendingAdd(answer), &slotMaker{c, c.turn})
+		return
+	}
+	if err == nil && answer != id {
+		err = ErrDropped // another job is it (ONCONFLICT return or replace)
 	}
 	n.slotServed(c, id, err)
 }

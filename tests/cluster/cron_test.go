@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -295,4 +296,37 @@ func TestCronNewNode(t *testing.T) {
 	harness.Await(t, 60*time.Second, "the new node to know", func() bool {
 		return m[2].Do("CRON", "GET", "e").String() == m[0].Do("CRON", "GET", "e").String()
 	})
+}
+
+// Slots of at-most-once jobs that no node has memory for are made when there is memory again.
+func TestCronOnceWaitsForMemory(t *testing.T) {
+	t.Parallel()
+	m := start(t, 3)
+	m.votes(t)
+	first := m[0].Do("CRON", "SET", "c", "EVERY", 1, "MISSED", "all", "JOB", "q", "b", "RETRY", 0).Int()
+	m.awaitCron(t, "c", "made", 2)
+	for _, s := range m {
+		memory(t, s, 1.1, "2")
+	}
+	now := func() int64 {
+		at, err := strconv.ParseInt(m[0].Do("TIME").Elems[0].Str, 10, 64)
+		require.NoError(t, err)
+		return at
+	}
+	full := now()
+	harness.Await(t, 20*time.Second, "slots to pass", func() bool { return now() > full+3 })
+	for _, s := range m {
+		require.Equal(t, "OK", s.Do("CONFIG", "SET", "maxmemory", 0).Str)
+	}
+	made := cronField(m[0], "c", "made").Int()
+	m.awaitCron(t, "c", "made", made+5)
+	require.Equal(t, int64(1), m[0].Do("CRON", "PAUSE", "c").Int())
+	harness.Await(t, 20*time.Second, "the nodes to agree", func() bool {
+		state := m[0].Do("CRON", "GET", "c").String()
+		return cronField(m[0], "c", "paused").Str == "yes" && state == m[1].Do("CRON", "GET", "c").String() && state == m[2].Do("CRON", "GET", "c").String()
+	})
+	eachOnce(t, m.drain(t, "q"), first, cronField(m[0], "c", "last").Int())
+	for _, s := range m {
+		assert.Equal(t, "0", s.Info("jobmesh", "jobmesh_cron_refused"))
+	}
 }
