@@ -70,7 +70,7 @@ func (n *Node) into(j *store.Job, q *store.Queue) *store.Job {
 		n.store.Count(j, store.Delayed)
 	}
 	if j.State != store.StateWaitRepl {
-		n.logAnew(j)
+		n.logMove(j)
 	}
 	n.touch(q)
 	return j
