@@ -34,6 +34,7 @@ type Store struct {
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	dead       uint64              // dead letters among them
+	inserted   ID                  // the job that was put into the middle of a list last; it may be gone
 	counted    [reasons - 1]uint64 // see Counted
 	keptBytes  uint64              // see KeptBytes
 	nameBuf    []byte
