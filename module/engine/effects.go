@@ -128,7 +128,7 @@ func (n *Node) Effects() []Effect {
 			clearLogged(e[i].Job)
 		}
 	}
-	n.effects = n.effects[:0]
+	n.effects, n.touched = n.effects[:0], nil
 	n.memory.turn()
 	n.deps.budget = followMost
 	n.sent = true
@@ -216,6 +216,7 @@ func (n *Node) touch(q *store.Queue) {
 	if q == n.store.Hidden() || q.DB != 0 || q == n.touched {
 		return // no key in database 0 has it, or an effect of this call tells it already
 	}
+	n.touched = q
 	n.effect(Touched).Queue = q
 }
 
