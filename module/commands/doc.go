@@ -44,7 +44,7 @@
 // # The log
 //
 // Effects are logged by internal commands that may be applied twice: LOADJOB queue record
-// (a job as it lies in memory), SETJOB record-head (its changed state; with an empty record: the job with this ID doesn't wait for another any more), DELJOB
+// (a job as it lies in memory), SETJOB record-head [parts [queue]] (its changed state, and the queue to which it has moved; with an empty record: the job with this ID doesn't wait for another any more), DELJOB
 // id, MAKEQUEUE queue (its key was made, without a job that is logged), DELQUEUE queue …,
 // JOBMESH FLUSHED (all queues are empty from here on, their DELQUEUE follow); SETLOCK record
 // and DELLOCK name token for locks, and QCONFIG RESTORE for settings. JOBMESH EVENT key ID length field value … is an entry of the stream of events

@@ -499,6 +499,14 @@ func (m *module) traffic() (out, in int64) {
 	return out, in
 }
 
+// replicateMove replicates SETJOB of a job that is in another queue: its state, its parts, and the queue's name.
+func (m *module) replicateMove(c *rm.Ctx, j *store.Job) {
+	args := c.Replicate(m.effect.setJob, 3)
+	args.Bulk(j.StateRecord())
+	args.Bulk(j.RawParts())
+	args.Bulk(j.Queue.NameBytes())
+}
+
 // replicateState replicates SETJOB: the job's state, and its parts (holders and extras) if
 // it has any.
 func (m *module) replicateState(c *rm.Ctx, j *store.Job) {

@@ -369,9 +369,12 @@ func (m *module) away(c *rm.Ctx) (*store.Queue, error) {
 
 func (m *module) setJob(c *rm.Ctx) {
 	m.internal(c, errInternalSet, func() error {
-		if c.NArgs() == 4 { // an empty record, and two IDs
+		switch more := c.NArgs() == 4; {
+		case more && len(c.Arg(1)) > 0:
+			return m.node.ApplyMove(c.Arg(3), c.Arg(1), c.Arg(2))
+		case more: // an empty record, and two IDs
 			var id, other store.ID
-			if copy(id[:], c.Arg(2)) < len(id) || copy(other[:], c.Arg(3)) < len(other) || len(c.Arg(1)) > 0 {
+			if copy(id[:], c.Arg(2)) < len(id) || copy(other[:], c.Arg(3)) < len(other) {
 				return errDamagedDrop
 			}
 			return m.node.ApplyDrop(&id, &other)

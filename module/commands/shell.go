@@ -427,6 +427,10 @@ func (m *module) carryOut(c *rm.Ctx) {
 			if listened {
 				m.replicateState(c, e.Job)
 			}
+		case engine.LogMove:
+			if listened {
+				m.replicateMove(c, e.Job)
+			}
 		case engine.LogDrop:
 			if listened {
 				args := c.Replicate(m.effect.setJob, 3)

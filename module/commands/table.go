@@ -194,7 +194,7 @@ func (m *module) commands() []rm.Command {
 		{Name: "loadjob", Run: m.loadJob, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged job.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}, {Name: "record", Kind: rm.ArgString}}}},
 		{Name: "setjob", Run: m.setJob, Flags: "write", Categories: "admin", Info: rm.Info{
-			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}, {Name: "holders", Kind: rm.ArgString, Optional: true}}}},
+			Summary: "Internal: a logged job's changed state.", Complexity: "O(1)", Since: since, Arity: -2, Args: []rm.Arg{{Name: "record", Kind: rm.ArgString}, {Name: "holders", Kind: rm.ArgString, Optional: true}, {Name: "queue", Kind: rm.ArgString, Optional: true}}}},
 		{Name: "makequeue", Run: m.makeQueue, Flags: "write", Categories: "admin", Info: rm.Info{
 			Summary: "Internal: a logged queue of which no job is logged yet.", Complexity: "O(1)", Since: since, Arity: 2, Args: []rm.Arg{{Name: "queue", Kind: rm.ArgString}}}},
 		{Name: "delqueue", Run: m.deleteQueue, Flags: "write", Categories: "admin", Info: rm.Info{

@@ -369,6 +369,8 @@ func TestTheLogOfACopyOfOneThatIsAway(t *testing.T) {
 				require.NoError(t, r.n.ApplyJob(e.Job.Queue.NameBytes(), bytes.Clone(e.Job.Record())))
 			case engine.LogState:
 				require.NoError(t, r.n.ApplyState(bytes.Clone(e.Job.StateRecord()), bytes.Clone(e.Job.RawParts())))
+			case engine.LogMove:
+				require.NoError(t, r.n.ApplyMove(e.Job.Queue.NameBytes(), bytes.Clone(e.Job.StateRecord()), bytes.Clone(e.Job.RawParts())))
 			case engine.LogDelete:
 				id := e.ID
 				r.n.ApplyDelete(&id)

@@ -185,7 +185,6 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 		b.Answers[i] = Answer{ID: j.ID}
 		if where.elsewhere == 0 {
 			n.queueNew(j)
-			n.touched = q
 			continue
 		}
 		if n.ship(&run, i, j); queuedWhenAdded(a) {
@@ -193,7 +192,6 @@ func (n *Node) addPlain(b *Batch, a *Add, bodies [][]byte, where placement) (err
 		}
 	}
 	n.sendRun(&run)
-	n.touched = nil
 	return nil
 }
 
@@ -230,10 +228,8 @@ func (n *Node) sendRun(r *run) {
 		return
 	case r.a.Async:
 		n.placeRun(r, jobs, wire.NoReply)
-		q := jobs[0].Queue
 		for _, j := range jobs {
 			n.queueNew(j)
-			n.touched = q
 		}
 		r.pending = 0
 		return
@@ -501,12 +497,9 @@ func (n *Node) allAchieved(u *bundle) {
 			continue
 		}
 		becomePromised(j)
-		q := j.Queue
 		n.queueNew(j)
-		n.touched = q
 		n.decide(u.of, i, id, nil)
 	}
-	n.touched = nil
 }
 
 // answer tells the client of an ADDJOB what became of the job, or notes it in the Batch that the job belongs to.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -111,10 +110,6 @@ func whyOf(extras []byte) Why {
 	return 0
 }
 
-func deadName(queue []byte) []byte {
-	return append(slices.Clip(queue), DeadSuffix...)
-}
-
 // giveUp makes a job a dead letter that is in no queue, or about to be delivered, and queues it there. failure is its TagFailure if a worker gives the
 // job back, else nil. If there can't be such a queue, the job stays in its own, and is tried again in a minute.
 func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
@@ -141,7 +136,7 @@ func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
 	}
 	n.hasDied(j, why)
 	n.tellChanged(j, wire.NewQueue)
-	n.push(j)
+	n.pushLeft(j)
 	n.serve(j.Queue)
 }
 
@@ -193,14 +188,13 @@ func (n *Node) isNextToQueue(j *store.Job) bool {
 // for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory.
 func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Job, error) {
 	from := j.Queue.NameBytes() // which stays until the job has moved
-	name := p.deadQueue(from)
-	q, err := n.queue(name)
+	q, err := n.deadQueue(p, from)
 	if err != nil {
 		return j, err
 	}
 	if j.Parts != 0 {
 		n.endLocks(j) // a dead letter stands in nobody's way
-		if q, err = n.queue(name); err != nil {
+		if q, err = n.deadQueue(p, from); err != nil {
 			return j, err // others were served, and the key holds something else by now
 		}
 	}
@@ -222,8 +216,10 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 		j = n.setExtras(j, changes[:]...)
 	}
 	j = n.into(j, q)
-	reason := reasonOf(j)
-	n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
+	if n.endsAwaited() {
+		reason := reasonOf(j)
+		n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
+	}
 	if p.Set&SetDeadTTL != 0 {
 		j.ETime = n.now + p.DeadTTL*1000
 	} else {
@@ -269,11 +265,13 @@ func (n *Node) tickDead() {
 	}
 }
 
-// deathValue makes a TagDead.
+// deathValue makes a TagDead. It is scratch memory.
 func (n *Node) deathValue(why Why, ttl int64, from []byte) []byte {
-	e := binary.LittleEndian.AppendUint64(make([]byte, 0, deadHead+len(from)), uint64(n.now))
+	e := binary.LittleEndian.AppendUint64(n.scratch.death[:0], uint64(n.now))
 	e = append(e, byte(why))
-	return append(binary.LittleEndian.AppendUint32(e, uint32(min(ttl, MaxSeconds))), from...)
+	e = append(binary.LittleEndian.AppendUint32(e, uint32(min(ttl, MaxSeconds))), from...)
+	n.scratch.death = e
+	return e
 }
 
 // stayDying keeps a job in its queue that is to become a dead letter and can't.
@@ -285,15 +283,21 @@ func (n *Node) stayDying(j *store.Job, why Why, err error) {
 	n.warn("a job of the queue %s can't become a dead letter, and is tried again in a minute: the key %s: %v", shown(j.Queue.NameBytes()), shown(n.deadQueueOf(j)), err)
 }
 
+// deadQueue finds or makes the dead-letter queue for jobs of a queue.
+func (n *Node) deadQueue(p *Policy, of []byte) (*store.Queue, error) {
+	n.scratch.dead = p.appendDead(n.scratch.dead[:0], of)
+	return n.queue(n.scratch.dead)
+}
+
 // deadQueueFor returns the name of a queue's dead-letter queue, if a job doesn't say another one.
 func (n *Node) deadQueueFor(queue []byte) []byte {
 	p := n.policyFor(queue)
-	return p.deadQueue(queue)
+	return p.appendDead(nil, queue)
 }
 
 func (n *Node) deadQueueOf(j *store.Job) []byte {
 	p := n.policyOf(j)
-	return p.deadQueue(j.Queue.NameBytes())
+	return p.appendDead(nil, j.Queue.NameBytes())
 }
 
 // learnDeath takes over what another node says of a job that it has moved, when this node's copy is in that queue. left is what is

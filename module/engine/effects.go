@@ -20,13 +20,15 @@ const (
 	LogJob
 	// LogState: a known job's state has changed (SETJOB).
 	LogState
+	// LogMove: a known job is in another queue (SETJOB with the queue's name). Its body is the same.
+	LogMove
 	// LogDelete: the job named by ID is gone (DELJOB).
 	LogDelete
 	// LogDrop: the job named by ID doesn't wait any more for another, whose ID is [Node.Message]; it still waits for others. (SETJOB with a
 	// whole record would say so, too, with all that are left: with many jobs that wait for many, that is their square.)
 	LogDrop
 	// LogQueue: a queue's key was made, and no job of the queue is logged with it
-	// (MAKEQUEUE). A LogJob makes the key, too, where the log is read.
+	// (MAKEQUEUE). A LogJob or LogMove makes the key, too, where the log is read.
 	LogQueue
 	// LogLock: a lock or a vote is to be logged. [Node.Message] is its record (SETLOCK).
 	LogLock
@@ -87,11 +89,14 @@ const (
 // Changes says whether the effect stands for a change of what is saved.
 func (k EffectKind) Changes() bool { return k >= LogJob && k <= Touched }
 
+// logsJob says whether the effect logs what its Job is like.
+func (k EffectKind) logsJob() bool { return k == LogJob || k == LogState || k == LogMove }
+
 // Effect is one thing for the caller to do, in order.
 type Effect struct {
 	Kind   EffectKind
 	ID     store.ID
-	Job    *store.Job   // LogJob, LogState; Serve: the job as it was handed out, though it may have ended since
+	Job    *store.Job   // LogJob, LogState, LogMove; Serve: the job as it was handed out, though it may have ended since
 	Queue  *store.Queue // Touched, LogQueue
 	Waiter *Waiter
 	Client any // Promise, Deny, Released, AnswerMesh: the client that [Node.Tie] named; AnswerBatch: the *Batch; Happened: the *Happening; LockDone, Worked: what the call was given; Publish: a *Publication
@@ -119,11 +124,11 @@ func (n *Node) Effects() []Effect {
 	}
 	e := n.effects
 	for i := range e {
-		if e[i].Kind == LogJob || e[i].Kind == LogState {
+		if e[i].Kind.logsJob() {
 			clearLogged(e[i].Job)
 		}
 	}
-	n.effects = n.effects[:0]
+	n.effects, n.touched = n.effects[:0], nil
 	n.memory.turn()
 	n.deps.budget = followMost
 	n.sent = true
@@ -154,7 +159,7 @@ func (n *Node) logQueues() {
 		q.Flags |= queueUnlogged
 	}
 	for i := range n.effects {
-		if e := &n.effects[i]; e.Kind == LogJob {
+		if e := &n.effects[i]; e.Kind == LogJob || e.Kind == LogMove {
 			e.Job.Queue.Flags &^= queueUnlogged
 		}
 	}
@@ -211,15 +216,25 @@ func (n *Node) touch(q *store.Queue) {
 	if q == n.store.Hidden() || q.DB != 0 || q == n.touched {
 		return // no key in database 0 has it, or an effect of this call tells it already
 	}
+	n.touched = q
 	n.effect(Touched).Queue = q
 }
 
-// logAnew logs a job whose queue or body has changed, which SETJOB can't say.
+// logAnew logs a job whose body has changed, or what else SETJOB can't say.
 func (n *Node) logAnew(j *store.Job) {
 	if n.unlog(j) {
 		n.effect(LogDelete).ID = j.ID
 	}
 	n.log(LogJob, j)
+}
+
+// logMove logs a job that is in another queue.
+func (n *Node) logMove(j *store.Job) {
+	kind := LogMove
+	if !n.unlog(j) {
+		kind = LogJob
+	}
+	n.log(kind, j)
 }
 
 // unlog takes back the effect of this call that logs a job, if there is one. It says whether
@@ -229,10 +244,10 @@ func (n *Node) unlog(j *store.Job) (known bool) {
 		return !n.dummy(j)
 	}
 	i := len(n.effects) - 1
-	for n.effects[i].Job != j || n.effects[i].Kind != LogJob && n.effects[i].Kind != LogState {
+	for n.effects[i].Job != j || !n.effects[i].Kind.logsJob() {
 		i--
 	}
-	known = n.effects[i].Kind == LogState
+	known = n.effects[i].Kind != LogJob
 	n.effects[i] = Effect{}
 	clearLogged(j)
 	return known

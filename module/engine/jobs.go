@@ -12,10 +12,15 @@ import (
 
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
-	q := j.Queue
 	n.clearWorker(j)
 	n.endLease(j)
 	n.leaveSlot(j)
+	n.pushLeft(j)
+}
+
+// pushLeft is push for a job that says nothing of a delivery any more.
+func (n *Node) pushLeft(j *store.Job) {
+	q := j.Queue
 	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
 	n.wakeAt(j, n.retryAt(j))

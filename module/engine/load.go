@@ -727,16 +727,33 @@ func (n *Node) ApplyDrop(id, other *store.ID) error {
 // another database, when the end of a job that it waited for became known. Unknown jobs are passed
 // over.
 func (n *Node) ApplyState(rec, holders []byte) error {
+	_, err := n.applyState(rec, holders)
+	return err
+}
+
+func (n *Node) applyState(rec, holders []byte) (*store.Job, error) {
 	j, err := n.store.ApplyState(rec, holders)
 	if j == nil && err == nil && n.unlisted() {
 		n.listAll()
 		j, err = n.store.ApplyState(rec, holders)
 	}
-	if err != nil || j == nil {
-		return err
-	}
-	if j.Queue.DB == 0 {
+	if j != nil && j.Queue.DB == 0 {
 		n.touch(j.Queue)
 	}
+	return j, err
+}
+
+// ApplyMove carries out SETJOB with a queue's name: it is ApplyState, and moves the job to that queue in database 0.
+func (n *Node) ApplyMove(queue, rec, holders []byte) error {
+	j, err := n.applyState(rec, holders)
+	if err != nil {
+		return err
+	}
+	q, err := n.queue(queue)
+	if err != nil || j == nil || j.Queue == q {
+		return err
+	}
+	n.store.MoveTo(j, q)
+	n.touch(q)
 	return nil
 }

@@ -27,7 +27,10 @@ func movesOf(extras []byte) uint32 {
 	return 0
 }
 
-func movedValue(count uint32) []byte { return binary.LittleEndian.AppendUint32(nil, count) }
+// movedValue makes a TagMoved. Its size is constant, so where this is inlined it takes nothing of Go's heap.
+func movedValue(count uint32) []byte {
+	return binary.LittleEndian.AppendUint32(make([]byte, 0, 4), count)
+}
 
 // moveOn moves a held job to another queue, and counts that; the job may move in memory. If the job is in
 // that queue, or the queue can't be made, nothing changes.
@@ -70,7 +73,7 @@ func (n *Node) into(j *store.Job, q *store.Queue) *store.Job {
 		n.store.Count(j, store.Delayed)
 	}
 	if j.State != store.StateWaitRepl {
-		n.logAnew(j)
+		n.logMove(j)
 	}
 	n.touch(q)
 	return j

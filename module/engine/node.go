@@ -181,7 +181,7 @@ type Node struct {
 	bundles     []*bundle                    // jobs of ADDJOBS that aren't all decided, in the order in which they were added
 	abandoned   []*Batch                     // those whose client has gone, and whose jobs aren't all taken back
 	batch       *Batch                       // scratch memory for the next one
-	touched     *store.Queue                 // an effect of this call has it; nil: that isn't known
+	touched     *store.Queue                 // the queue that the last Touched effect of this call names
 	outlasting  table.Roster[store.ID, life] // jobs that were delivered shortly before their end, see outlast
 	turn        int                          // the index in waiting that vanished has looked at last
 	vanishedAt  int64                        // monotonic: when vanished looks next
@@ -290,6 +290,8 @@ type Node struct {
 		value   []byte
 		extras  []byte
 		failure []byte
+		death   []byte
+		dead    []byte
 		peers   []*Peer
 		gossip  []wire.Peer
 		run     []*store.Job
@@ -688,10 +690,11 @@ func retryTime(n *Node, j *store.Job) int64 {
 	if j.Retry == 0 {
 		return 0
 	}
-	if leaseElsewhere(j) > 0 {
-		return n.now + int64(j.Retry)*1000
+	term := int64(j.Retry)
+	if j.Extra(store.TagLease) != nil && leaseElsewhere(j) == 0 {
+		term = TermOf(j)
 	}
-	return n.now + TermOf(j)*1000
+	return n.now + term*1000
 }
 
 // hurryTick makes the next tick come at once.

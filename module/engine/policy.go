@@ -161,7 +161,7 @@ func PolicyOf(j *store.Job) (p Policy, ok bool) {
 // policyOf returns what counts for a job. Dead is memory of the job, or of the settings. A dead letter has no policy. That of an
 // at-most-once job has no part that needs a retry time.
 func (n *Node) policyOf(j *store.Job) (p Policy) {
-	if j.DeadLetter() {
+	if j.Parts == 0 && !n.policies.Any || j.DeadLetter() {
 		return p
 	}
 	p = n.policyFor(j.Queue.NameBytes())
@@ -190,12 +190,12 @@ func (p *Policy) buriesNone() bool { return p.Set&SetDeadTTL != 0 && p.DeadTTL =
 // counts says whether a job's failures are counted for what the policy says.
 func (p *Policy) counts() bool { return p.Base > 0 || p.MaxNacks > 0 || p.MaxDeliveries > 0 }
 
-// deadQueue returns the name of the dead-letter queue for jobs of a queue. It is new memory.
-func (p *Policy) deadQueue(queue []byte) []byte {
+// appendDead appends the name of the dead-letter queue for jobs of a queue.
+func (p *Policy) appendDead(b, queue []byte) []byte {
 	if len(p.Dead) > 0 && string(p.Dead) != string(queue) {
-		return slices.Clone(p.Dead)
+		return append(b, p.Dead...)
 	}
-	return deadName(queue)
+	return append(append(b, queue...), DeadSuffix...)
 }
 
 // backoff returns for how long a job rests that has failed so often, ms.

@@ -31,6 +31,9 @@ func (d *disk) take(n *engine.Node) {
 				panic("SETJOB of a job that isn't logged")
 			}
 			d.record[e.Job.ID] = slices.Clone(e.Job.Record())
+		case engine.LogMove:
+			d.queue[e.Job.ID] = slices.Clone(e.Job.Queue.NameBytes())
+			d.record[e.Job.ID] = slices.Clone(e.Job.Record())
 		case engine.LogDelete:
 			delete(d.record, e.ID)
 		}

@@ -331,13 +331,17 @@ func (w *world) reload() {
 func (n *actor) effect(e *engine.Effect) {
 	w := n.w
 	switch e.Kind {
-	case engine.LogJob, engine.LogState:
+	case engine.LogJob, engine.LogState, engine.LogMove:
 		n.logs(e.Job.ID)
 		if _, yes := n.disk[e.Job.ID]; !yes {
 			n.order = append(n.order, e.Job.ID)
 		}
 		n.disk[e.Job.ID] = [2][]byte{slices.Clone(e.Job.Queue.NameBytes()), slices.Clone(e.Job.Record())}
-		w.Say("  %s logs %s: %s", n.Name, w.JobName(e.Job.ID), w.state(e.Job))
+		where := ""
+		if e.Kind == engine.LogMove {
+			where = " in " + string(e.Job.Queue.NameBytes())
+		}
+		w.Say("  %s logs %s%s: %s", n.Name, w.JobName(e.Job.ID), where, w.state(e.Job))
 	case engine.LogDrop:
 		n.logs(e.ID)
 		j := n.e.Job(&e.ID)

@@ -10,7 +10,7 @@ import (
 const (
 	tickBudget   = 1000   // jobs handled in one tick; 2 to 3 ms where each is logged
 	tickPiece    = 1024   // bytes logged or sent that count as one job
-	jobCost      = 4      // a job that is logged as a whole counts as so many more: it was moved
+	jobCost      = 4      // a job that is logged as a whole, or was moved, counts as so many more
 	reapBudget   = 2000   // jobs freed in one tick
 	dropSlice    = 300    // keys of flushed queues removed at once; 1 ms
 	idleSteps    = 100    // buckets of the queue table looked at in one tick
@@ -145,6 +145,8 @@ func (n *Node) cost(from int) (cost int) {
 			cost += jobCost + len(e.Job.Record())/tickPiece
 		case LogLock, LogUnlock, LogDrop, LogEntry, Happened:
 			cost++
+		case LogMove:
+			cost += jobCost + int(e.Job.Parts)/tickPiece
 		case LogState:
 			cost += int(e.Job.Parts) / tickPiece
 		case Send:

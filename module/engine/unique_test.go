@@ -102,7 +102,7 @@ func (d *desk) do(t require.TestingT, f func()) {
 			if m.Kind == wire.Claim || m.Kind == wire.Unlock {
 				claims = append(claims, wire.Message{Kind: wire.Grant, Round: m.Round})
 			}
-		case LogJob, LogState:
+		case LogJob, LogState, LogMove:
 			if _, yes := d.log[e.Job.ID]; !yes {
 				d.order = append(d.order, e.Job.ID)
 			}

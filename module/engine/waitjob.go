@@ -438,7 +438,7 @@ func (n *Node) letGo(w *jobWait) {
 // noteEnd notes that a job has ended, if somebody waits for it. The detail is copied. That of a job whose outcome is kept needn't be given.
 func (n *Node) noteEnd(id store.ID, o Outcome, detail []byte, hasDetail bool) {
 	c := &n.jobWaits
-	if c.jobs.Len()+c.far.Len() == 0 || c.jobs.Get(id) == nil && c.far.Get(id) == nil {
+	if !n.endsAwaited() || c.jobs.Get(id) == nil && c.far.Get(id) == nil {
 		return
 	}
 	if c.news == nil {
@@ -450,9 +450,12 @@ func (n *Node) noteEnd(id store.ID, o Outcome, detail []byte, hasDetail bool) {
 	c.news[id] = JobEnd{ID: id, Outcome: o, HasDetail: hasDetail, Detail: slices.Clone(detail)}
 }
 
+// endsAwaited says whether somebody waits for the end of any job.
+func (n *Node) endsAwaited() bool { return n.jobWaits.jobs.Len()+n.jobWaits.far.Len() > 0 }
+
 // noteGone notes that this node doesn't know a job any more, if nothing else was noted: another node may have it, or know of its end.
 func (n *Node) noteGone(id *store.ID) {
-	if n.jobWaits.jobs.Len()+n.jobWaits.far.Len() == 0 || n.passive || n.loading {
+	if !n.endsAwaited() || n.passive || n.loading {
 		return
 	}
 	if _, noted := n.jobWaits.news[*id]; !noted {
@@ -462,7 +465,7 @@ func (n *Node) noteGone(id *store.ID) {
 
 // noteEnded is noteEnd for a job that is acknowledged or cancelled, without a result.
 func (n *Node) noteEnded(j *store.Job) {
-	if n.jobWaits.jobs.Len()+n.jobWaits.far.Len() == 0 {
+	if !n.endsAwaited() {
 		return
 	}
 	if _, noted := n.jobWaits.news[j.ID]; noted && j.State == store.StateAcked {

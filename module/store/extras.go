@@ -182,16 +182,22 @@ func (j *Job) putExtras(extras []byte) {
 
 // Extra is the value of the job's extra with this tag; nil if there is none. The caller may
 // write to it. It is valid until the job changes otherwise.
-func (j *Job) Extra(tag Tag) []byte { return FindExtra(j.Extras(), tag) }
+func (j *Job) Extra(tag Tag) []byte {
+	if j.Parts == 0 {
+		return nil
+	}
+	return FindExtra(j.Extras(), tag)
+}
 
 // FindExtra is [Job.Extra] for extras that no job has yet.
 func FindExtra(extras []byte, tag Tag) []byte {
-	for len(extras) > 0 {
-		t, value, rest := NextExtra(extras)
-		if t == tag {
-			return value
+	for at := 0; at+extraHead <= len(extras); { // NextExtra, which also makes the rest, costs more
+		value := at + extraHead
+		end := value + int(binary.LittleEndian.Uint16(extras[at+1:]))
+		if Tag(extras[at]) == tag {
+			return extras[value:end:end]
 		}
-		extras = rest
+		at = end
 	}
 	return nil
 }
@@ -260,12 +266,13 @@ func (s *Store) SetExtra(j *Job, tag Tag, value []byte) (moved *Job, ok bool) {
 		}
 		return j, true
 	}
-	all := AppendExtrasBut(nil, j.Extras(), tag)
+	all := AppendExtrasBut(s.extrasBuf[:0], j.Extras(), tag)
 	if value != nil {
 		if len(all)+extraHead+len(value) > MaxExtras {
 			return j, false
 		}
 		all = AppendExtra(all, tag, value)
 	}
+	s.extrasBuf = all
 	return s.SetExtras(j, all), true
 }

@@ -308,7 +308,9 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
-	s.recountDead(k, j.DeadLetter())
+	if j.Place == InWaiting { // else it isn't counted
+		s.recountDead(k, j.DeadLetter())
+	}
 	s.jobs.Replace(&j.Entry, &k.Entry, s.hashID(&j.ID))
 	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)

@@ -63,7 +63,8 @@ func (s *Store) height(j *Job) int {
 }
 
 // insert puts a job into l, the list of its place. A job that belongs at the end goes there
-// at once. For the others the skip list finds the place.
+// at once, or behind the one that was inserted before it. For the others the skip list finds the
+// place.
 func (s *Store) insert(q *Queue, l *List, j *Job) {
 	switch attached := q.state == queueAttached; {
 	case l == &q.Working:
@@ -87,9 +88,25 @@ func (s *Store) insert(q *Queue, l *List, j *Job) {
 		s.insertBehind(q, l, j, l.Tail, height, &l.index.Tail)
 		return
 	}
-	var path table.SkipPath[Job]
-	at := l.index.Place(&l.List, j, less, &path)
-	s.insertBehind(q, l, j, at, height, &path)
+	if at := s.behindLast(j, less); at != nil && height == 0 {
+		s.insertBehind(q, l, j, at, height, nil)
+	} else {
+		var path table.SkipPath[Job]
+		at := l.index.Place(&l.List, j, less, &path)
+		s.insertBehind(q, l, j, at, height, &path)
+	}
+	s.inserted = j.ID
+}
+
+// behindLast returns the job that was put into the middle of a list last, if this one belongs right
+// behind it; nil otherwise. Jobs that come back, or move, mostly come in the order in which they
+// were added. The skip list would miss the cache a dozen times for each.
+func (s *Store) behindLast(j *Job, less func(a, b *Job) bool) *Job {
+	at := s.Lookup(&s.inserted)
+	if at == nil || at == j || at.Queue != j.Queue || at.Place != j.Place || at.Place == InKeyQueue || at.Next == nil || less(j, at) || less(at.Next, j) {
+		return nil
+	}
+	return at
 }
 
 func (s *Store) insertBehind(q *Queue, l *List, j, at *Job, height int, path *table.SkipPath[Job]) {

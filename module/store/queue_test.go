@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -75,6 +77,64 @@ func TestReapIsPiecemeal(t *testing.T) {
 	assert.Equal(t, uint64(6), w.s.Jobs())
 	assert.False(t, w.s.Reap(6, nil))
 	assert.Equal(t, empty, w.alloc.Blocks())
+}
+
+// A job that belongs right behind the one that came before it goes there at once. That one may have moved, or be gone, or be the
+// same one.
+func TestRunsOfJobsComeIntoTheirPlaces(t *testing.T) {
+	const jobs, run = 2000, 40
+	for _, change := range []string{"", "again", "move", "remove", "hold"} {
+		t.Run(change, func(t *testing.T) {
+			w := newWorld(1)
+			var all []*store.Job
+			for range jobs {
+				all = append(all, w.add("q"))
+			}
+			slices.SortFunc(all, func(a, b *store.Job) int {
+				return cmp.Or(cmp.Compare(a.CTime, b.CTime), bytes.Compare(a.ID[:], b.ID[:]))
+			})
+			q := all[0].Queue
+			left := map[store.ID]bool{}
+			for first := jobs - run; first >= 0; first -= run { // the last run comes first
+				for i, j := range all[first : first+run] {
+					w.s.Push(j)
+					left[j.ID] = true
+					switch id := j.ID; change {
+					case "again":
+						w.s.Push(j)
+					case "move":
+						j, _ = w.s.SetExtra(j, store.TagFailure, []byte("0123456789"))
+					case "remove":
+						if i%3 == 0 {
+							w.s.Remove(j)
+							delete(left, id)
+						}
+					case "hold":
+						if i%3 == 0 {
+							w.s.Hold(j)
+							delete(left, id)
+						}
+					}
+				}
+			}
+			var last *store.Job
+			for j := q.Head; j != nil; last, j = j, j.Next {
+				require.True(t, last == nil || last.Before(j))
+				require.Same(t, last, j.Prev)
+				require.True(t, left[j.ID])
+				delete(left, j.ID)
+			}
+			assert.Same(t, last, q.Tail)
+			assert.Empty(t, left)
+			for j := q.Head; j != nil; j = q.Head {
+				w.s.Remove(j)
+			}
+			for j := q.Held.Head; j != nil; j = q.Held.Head {
+				w.s.Remove(j)
+			}
+			assert.Zero(t, q.Bytes)
+		})
+	}
 }
 
 func TestAttachAfterForgetLearnsTheJobsAgain(t *testing.T) {

@@ -34,9 +34,11 @@ type Store struct {
 	heldBack   uint64
 	fetchable  uint64              // jobs in the lists of attached queues
 	dead       uint64              // dead letters among them
+	inserted   ID                  // the job that was put into the middle of a list last; it may be gone
 	counted    [reasons - 1]uint64 // see Counted
 	keptBytes  uint64              // see KeptBytes
 	nameBuf    []byte
+	extrasBuf  []byte // of SetExtra
 	wheel      wheel
 	generation uint32 // grows with each Forget
 	freed      uint64 // see Freed
@@ -232,10 +234,11 @@ func (s *Store) LoadInto(q *Queue, j *Job) {
 // noteParts notes what a queue has to look at from now on, because a job of it has parts with these extras.
 func (s *Store) noteParts(q *Queue, extras []byte) {
 	s.parts = true
-	if q.ever |= everParts; PriorityIn(extras) != 0 {
+	q.ever |= everParts
+	if q.ever&everPriorities == 0 && PriorityIn(extras) != 0 {
 		q.ever |= everPriorities
 	}
-	if deadIn(extras) {
+	if q.ever&everDead == 0 && deadIn(extras) {
 		q.ever |= everDead
 	}
 }

@@ -29,7 +29,25 @@ func atAgainst(other string) {
 			servers[i], conns[i] = s, connect(s)
 		}
 	}
-	sys := systems[0]
+	sys, pipelines := systems[0], []int{1, 32}
+	if *life {
+		pipelines = pipelines[1:]
+	}
+	measure := func(i, pipeline int) []figure {
+		if *life {
+			var figures []figure
+			for k, cost := range failures(servers[i], conns[i], *ops/8) {
+				figures = append(figures, figure{Phase: failing[k], CPU: cost})
+			}
+			return figures
+		}
+		n := *ops / 4
+		if pipeline == 1 {
+			n /= 4
+		}
+		conns[i][0].do("FLUSHALL")
+		return phases(servers[i], conns[i], sys, n, pipeline)
+	}
 	type key struct {
 		phase    string
 		pipeline int
@@ -41,17 +59,12 @@ func atAgainst(other string) {
 			stop()
 		}
 		start()
-		for _, pipeline := range []int{1, 32} {
-			n := *ops / 4
-			if pipeline == 1 {
-				n /= 4
-			}
+		for _, pipeline := range pipelines {
 			for turn := range 8 {
 				var got [2][]figure
 				for i := range builds {
 					i := (i + turn) % len(builds)
-					conns[i][0].do("FLUSHALL")
-					got[i] = phases(servers[i], conns[i], sys, n, pipeline)
+					got[i] = measure(i, pipeline)
 				}
 				for p, f := range got[0] {
 					k := key{f.Phase, pipeline}
@@ -76,7 +89,7 @@ func atAgainst(other string) {
 		fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.3f to %.3f\t\n", k.phase, k.pipeline, middle(both[0]), middle(both[1]), middle(r), r[len(r)/4], r[len(r)*3/4])
 	}
 	check(w.Flush())
-	if *memory > 0 {
+	if *memory > 0 && !*life {
 		fmt.Fprintf(w, "\nbytes of used_memory a job, at %d jobs\n\nbuild\twaiting\tdelivered\t\n", *memory)
 		for i, file := range builds {
 			h := weigh(conns[i], sys, *memory)

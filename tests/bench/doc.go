@@ -42,7 +42,8 @@
 // (COMMANDS.md). -only chooses sections. As root it sees each turn of the event loop, also
 // where the machine has other things to do.
 //
-// With -against it compares this build of the module with another, by turns.
+// With -against it compares this build of the module with another, by turns; with -life as well, it compares what
+// failure costs.
 //
 // With -mesh it starts three nodes and shows what a job costs there: CPU over
 // all of them, bytes between them, and how long it takes from one to another.

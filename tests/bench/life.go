@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -66,24 +67,31 @@ func timed(s *server, conns []*conn, n int, call func(c *conn, i int)) float64 {
 	return float64((s.cpu() - before).Nanoseconds()) / 1000 / float64(n)
 }
 
-func atFailure(s *server, conns []*conn, out *tabwriter.Writer) {
-	n := *ops / 8
-	var figures [][]float64
-	for range *rounds {
-		one := func(command ...string) float64 {
-			conns[0].do("FLUSHALL")
-			ids := fetched(conns, "q", n)
-			return timed(s, conns, n, func(c *conn, i int) { c.send(append([]string{command[0], ids[i]}, command[1:]...)...) })
-		}
-		round := []float64{one("ACKJOB"), one("NACK"), one("NACK", "DELAY", "60"), one("NACK", "REASON", "timeout"), one("NACK", "DEAD")}
+// failing are the commands that failures compares, the first of which is the measure of the others.
+var failing = []string{"ACKJOB", "NACK", "NACK DELAY 60", "NACK REASON timeout", "NACK DEAD", "MOVEJOB of a dead letter"}
+
+// failures is what each of the commands in failing costs over n jobs.
+func failures(s *server, conns []*conn, n int) (costs []float64) {
+	for _, command := range failing {
 		conns[0].do("FLUSHALL")
 		ids := fetched(conns, "q", n)
-		timed(s, conns, n, func(c *conn, i int) { c.send("NACK", ids[i], "DEAD") })
-		round = append(round, timed(s, conns, n, func(c *conn, i int) { c.send("MOVEJOB", ids[i]) }))
-		figures = append(figures, round)
+		words := strings.Fields(command)
+		if words[0] == "MOVEJOB" {
+			words = words[:1]
+			timed(s, conns, n, func(c *conn, i int) { c.send("NACK", ids[i], "DEAD") })
+		}
+		costs = append(costs, timed(s, conns, n, func(c *conn, i int) { c.send(append([]string{words[0], ids[i]}, words[1:]...)...) }))
 	}
 	conns[0].do("FLUSHALL")
-	ratios(out, []string{"ACKJOB", "NACK", "NACK DELAY 60", "NACK REASON timeout", "NACK DEAD", "MOVEJOB of a dead letter"}, figures)
+	return costs
+}
+
+func atFailure(s *server, conns []*conn, out *tabwriter.Writer) {
+	var figures [][]float64
+	for range *rounds {
+		figures = append(figures, failures(s, conns, *ops/8))
+	}
+	ratios(out, failing, figures)
 }
 
 func atPriorities(s *server, conns []*conn, out *tabwriter.Writer) {

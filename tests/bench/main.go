@@ -31,7 +31,7 @@ var (
 	life    = flag.Bool("life", false, "measure what failure, priorities, limits and recurring jobs cost instead")
 	slowest = flag.Bool("slowest", false, "show how long what concerns all of a full server stops it, instead")
 	only    = flag.String("only", "", "sections of -slowest, with commas between: commands, times, families, waits, locks, roles, mesh")
-	against = flag.String("against", "", "compare with another build of the module, this file, instead")
+	against = flag.String("against", "", "compare with another build of the module, this file, instead; with -life what failure costs")
 	many    = flag.Int("jobs", 10_000_000, "jobs of -scale")
 	asJSON  = flag.Bool("json", false, "print JSON")
 )
@@ -229,6 +229,10 @@ func connect(s *server) []*conn {
 func main() {
 	runtime.LockOSThread() // servers end with the thread that has started them
 	flag.Parse()
+	if *against != "" {
+		atAgainst(*against)
+		return
+	}
 	if *mesh {
 		atMesh()
 		return
@@ -255,10 +259,6 @@ func main() {
 	}
 	if *slowest {
 		atSlowest()
-		return
-	}
-	if *against != "" {
-		atAgainst(*against)
 		return
 	}
 	s, err := start()

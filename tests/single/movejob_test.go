@@ -2,6 +2,8 @@ package single
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,6 +50,45 @@ func TestLifeD5(t *testing.T) {
 		require.Equal(t, int64(1), c.Do("NACK", first).Int())
 		assert.Equal(t, "q:dead", c.Do("SHOW", first).Field("queue").Str)
 	}, "", "aof", "rdb", "reload")
+}
+
+// A job that moves is logged by one command, without its body, and without MULTI. A start and a replica know all the same where it is.
+func TestAMoveIsLoggedByOneCommand(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.WithConfig("appendonly yes", "appendfsync always"))
+	replica := harness.Start(t, harness.WithConfig("replicaof 127.0.0.1 "+strconv.Itoa(s.Port)))
+	c := s.Dial()
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 10_000).Int())
+	body := strings.Repeat("body", 1000)
+	id := add(t, c, "q", body, 0)
+	for _, move := range [][]any{{"NACK", id, "DEAD", "REASON", "why"}, {"MOVEJOB", id}, {"MOVEJOB", id, "TO", "other"}, {"MOVEJOB", id, "TO", "new", "PRIORITY", 5}} {
+		if move[0] == "NACK" {
+			require.Equal(t, id, get(t, c, "q"))
+		}
+		before := len(readAOF(t, s))
+		require.Equal(t, int64(1), c.Do(move...).Int())
+		logged := readAOF(t, s)[before:]
+		assert.Equal(t, 1, strings.Count(logged, "SETJOB"), logged)
+		for _, word := range []string{body, "MULTI", "LOADJOB", "DELJOB"} {
+			assert.NotContains(t, logged, word)
+		}
+	}
+	place := func(c *harness.Conn) (place []string) {
+		for _, field := range []string{"queue", "body", "priority", "nacks", "reason"} {
+			place = append(place, c.Do("SHOW", id).Field(field).Str)
+		}
+		return place
+	}
+	here := place(c)
+	require.Equal(t, "new", here[0])
+	require.Equal(t, int64(1), c.Do("WAIT", 1, 10_000).Int())
+	assert.Equal(t, here, place(replica.Dial()))
+	s.Kill()
+	s.Restart()
+	assert.Equal(t, here, place(s.Dial()))
+	for _, queue := range []string{"q", "q:dead", "other"} {
+		assert.Equal(t, int64(0), s.Dial().Do("QLEN", queue).Int(), queue)
+	}
 }
 
 // Many at once: the oldest first.

@@ -36,6 +36,7 @@ type entryKind uint8
 const (
 	jobEntry    entryKind = iota // LOADJOB: queue, record
 	stateEntry                   // SETJOB: record, parts
+	moveEntry                    // SETJOB: record, parts, queue
 	lessEntry                    // SETJOB: the ID of a job that it doesn't wait for any more
 	deleteEntry                  // DELJOB
 	lockEntry                    // SETLOCK: record
@@ -52,7 +53,8 @@ type entry struct {
 	kind entryKind
 	at   int64
 	id   store.ID
-	a, b []byte
+
+	a, b, c []byte
 
 	now  int64  // doubtEntry: when, by the node's clock
 	last uint64 // and for jobs with creation times up to this
@@ -115,9 +117,11 @@ func (d *disk) note(e *entry) {
 	case jobEntry:
 		_, state := recordOf(e.b)
 		d.jobs[e.id] = saved{e.a, state}
-	case stateEntry:
+	case stateEntry, moveEntry:
 		if k, known := d.jobs[e.id]; known {
-			_, k.state = recordOf(e.a)
+			if _, k.state = recordOf(e.a); e.kind == moveEntry {
+				k.queue = e.c
+			}
 			d.jobs[e.id] = k
 		}
 	case deleteEntry:
@@ -175,17 +179,20 @@ func (d *disk) sum() {
 func (n *node) logEffect(e *engine.Effect) {
 	d := &n.disk
 	switch j := e.Job; e.Kind {
-	case engine.LogJob, engine.LogState:
+	case engine.LogJob, engine.LogState, engine.LogMove:
 		old, known := d.jobs[j.ID]
-		if !known && e.Kind == engine.LogState {
+		if !known && e.Kind != engine.LogJob {
 			n.s.fail("node %d logs a change of job %s, which the log hasn't", n.i, j.ID)
 		}
 		if known && old.state == store.StateAcked && j.State != store.StateAcked {
 			n.s.fail("node %d: job %s was acknowledged, and is in state %d now", n.i, j.ID, j.State)
 		}
-		if e.Kind == engine.LogJob {
+		switch e.Kind {
+		case engine.LogJob:
 			n.log(entry{kind: jobEntry, id: j.ID, a: slices.Clone(j.Queue.NameBytes()), b: slices.Clone(j.Record())})
-		} else {
+		case engine.LogMove:
+			n.log(entry{kind: moveEntry, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts()), c: slices.Clone(j.Queue.NameBytes())})
+		default:
 			n.log(entry{kind: stateEntry, id: j.ID, a: slices.Clone(j.StateRecord()), b: slices.Clone(j.RawParts())})
 		}
 	case engine.LogDrop:
@@ -298,6 +305,8 @@ func (n *node) apply(e *entry) {
 		n.mustLoad(n.e.ApplyJob(e.a, e.b))
 	case stateEntry:
 		n.mustLoad(n.e.ApplyState(e.a, e.b))
+	case moveEntry:
+		n.mustLoad(n.e.ApplyMove(e.c, e.a, e.b))
 	case lessEntry:
 		n.mustLoad(n.e.ApplyDrop(&e.id, (*store.ID)(e.a)))
 	case deleteEntry:

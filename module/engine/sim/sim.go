@@ -532,7 +532,7 @@ func (n *node) carryOut() {
 			n.s.flushedLate(n, e.Client.(*engine.Happening))
 		}
 		switch e.Kind {
-		case engine.LogJob, engine.LogState, engine.LogDrop, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
+		case engine.LogJob, engine.LogState, engine.LogMove, engine.LogDrop, engine.LogDelete, engine.LogQueue, engine.LogLock, engine.LogUnlock, engine.LogEntry:
 			n.logEffect(e)
 			if e.Kind == engine.LogJob && n.s.crons != nil {
 				n.s.slotLogged(n, e.Job)
