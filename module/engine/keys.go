@@ -36,6 +36,7 @@ func (n *Node) LoadRecord(q *store.Queue, rec []byte) error {
 
 // Unlinked takes a queue out of its key's value. Its jobs are no longer known.
 func (n *Node) Unlinked(box unsafe.Pointer, q *store.Queue) {
+	n.touched = nil // the key may come back with this queue, or another may take its memory
 	if len(n.made) > 0 {
 		n.made = slices.DeleteFunc(n.made, func(made *store.Queue) bool { return made == q })
 	}
