@@ -12,9 +12,11 @@ import (
 
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
-	n.clearWorker(j)
-	n.endLease(j)
-	n.leaveSlot(j)
+	if j.Parts > 0 {
+		n.clearWorker(j)
+		n.endLease(j)
+		n.leaveSlot(j)
+	}
 	n.pushLeft(j)
 }
 
