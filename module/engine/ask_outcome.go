@@ -54,7 +54,7 @@ func (n *Node) look(j *store.Job) {
 		case len(n.mesh.All()) == 0 && n.maybeDormant(&pid):
 			wait = true
 			continue
-		case len(n.mesh.All()) == 0 && j.Holders() == 0:
+		case len(n.mesh.All()) == 0 && n.othersForgotten(j):
 			e.undone, e.unreleased = true, true
 		default:
 			n.askOutcome(&pid)
@@ -78,6 +78,16 @@ func (n *Node) look(j *store.Job) {
 		n.setTime(j, n.now+outcomeMS+n.jitter())
 	}
 	n.arm(j)
+}
+
+// othersForgotten says whether all other holders of a job were forgotten. A promoted replica hasn't forgotten those that it has still to meet.
+func (n *Node) othersForgotten(j *store.Job) bool {
+	for i := range j.Holders() {
+		if node, _ := j.Holder(i); !n.mesh.WasForgotten(wire.Node(node)) {
+			return false
+		}
+	}
+	return true
 }
 
 // goOn follows the ends of jobs that aren't here, and for which j waited. If j goes on without several, they

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -30,13 +31,15 @@ func TestTheFlushGateWithVeryManyWaits(t *testing.T) {
 			n.Settle(engine.Trust{Exact: true, Clean: inOrder})
 			n.Effects()
 			ms := int64(0)
+			runtime.LockOSThread() // its own CPU time counts: the machine may be busy
+			defer runtime.UnlockOSThread()
 			tick := func() time.Duration {
 				ms++
 				n.SetNow(now + ms)
-				since := time.Now()
+				since := threadTime(t)
 				n.Tick()
 				n.Effects()
-				return time.Since(since)
+				return threadTime(t) - since
 			}
 			for i := range 100_000 {
 				_, err := n.Wait([][]byte{fmt.Appendf(nil, "queue-of-a-client-%d", i*7919%100_000)}, i)
@@ -54,10 +57,7 @@ func TestTheFlushGateWithVeryManyWaits(t *testing.T) {
 			n.Effects()
 			var worst time.Duration
 			for ms < 4000 {
-				if took := tick(); took > worst {
-					worst = took
-					t.Logf("%d ms: a tick took %v", ms, took)
-				}
+				worst = max(worst, tick())
 			}
 			assert.Less(t, worst, 20*time.Millisecond)
 		})

@@ -323,13 +323,13 @@ func New(c Config) *Node {
 		n.policies = &Policies{Generation: 1}
 	}
 	n.questions.last, n.told.seed = firstQuestion(seed), seed
-	n.jobWaits.round = n.questions.last
+	n.jobWaits.round, n.deps.rounds = n.questions.last, uint64(n.questions.last)
 	n.mostBody = MaxBodyElsewhere
 	n.mesh = members{Table: membership.New((*host)(n), c.NodeTimeout), lives: map[wire.NodeID]uint64{}, features: map[wire.NodeID]Features{}}
 	if c.Monotonic != nil {
 		n.clock.even = c.Monotonic()
 	}
-	n.locks = lock.New((*lockHost)(n), (*owners)(n), n.mesh.Mesh(), n.store)
+	n.locks = lock.New((*lockHost)(n), (*owners)(n), n.mesh.Mesh(), n.store, uint64(n.questions.last))
 	n.uniqueMesh, n.asks = newUniqueMesh(), true
 	n.lossAt = math.MaxInt64 // the first tick sets it to its own time
 	n.locks.SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})

@@ -72,7 +72,7 @@ type questions struct {
 	due  table.Schedule[*question]      // the same ones, by their deadline
 }
 
-// firstQuestion is where a process begins to number its questions, and its rounds of Watch. seed is random. An answer may come late, for
+// firstQuestion is where a process begins to number its questions, its rounds of Watch, and those of its locks. seed is random. An answer may come late, for
 // the node that gives it has much to do, or asks others first, and sends it to whatever process of the asking node is connected then. So no two processes use
 // the same numbers: else it would answer a question that it doesn't know.
 func firstQuestion(seed uint64) int64 { return int64(seed * 0x9e3779b97f4a7c15 >> 24) }

@@ -123,10 +123,11 @@ type Node struct {
 	pastClears [pastClears]pastClear
 }
 
-// New makes a node without locks. Its table lies in a store that the caller shares.
-func New(host Host, jobs Jobs, mesh membership.Mesh, s *store.Store) *Node {
+// New makes a node without locks. Its table lies in a store that the caller shares. Its rounds have greater numbers than first, which no other process of the
+// node has used: a node that had to write its vote down first may answer to the next process.
+func New(host Host, jobs Jobs, mesh membership.Mesh, s *store.Store, first uint64) *Node {
 	return &Node{
-		host: host, jobs: jobs, mesh: mesh, store: s,
+		host: host, jobs: jobs, mesh: mesh, store: s, rounds: first,
 		awaited: map[string]*deadline{}, clearsAt: map[wire.Node]uint64{},
 		byRound: map[uint64]*Acquisition{}, byJob: acquisitionIndex[store.ID]{}, byName: acquisitionIndex[string]{}, asked: acquisitionIndex[string]{}, lockLines: map[string]*lockLine{}, unlocksByRound: map[uint64]*pendingUnlock{},
 		maxLease: DefaultMaxLease,

@@ -236,6 +236,12 @@ func (n *Node) answerLate(p *membership.Peer, m *wire.Message) bool {
 	return true
 }
 
+// dropLate drops the Claims of a node that wait for the disk, when its connection begins or ends: the answer is for that connection. If
+// the node still wants the lock, it asks again.
+func (n *Node) dropLate(p *membership.Peer) {
+	n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node })
+}
+
 // longestVotes are the longest leases of votes that may be given.
 func (n *Node) longestVotes() Leases {
 	if !n.votes.sure.Longest.Known() {

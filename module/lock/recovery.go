@@ -73,6 +73,8 @@ type pull struct {
 	at     int64 // monotonic: when the next page is asked for
 	wait   int64 // ms, until a table that isn't full is asked for again
 	kind   tableKind
+	asked  int // how often the page at the cursor was asked for, by this connection
+	late   int // pages that are still to come, and answer questions for a page that has come: they don't count
 }
 
 // telling is a walk through the table for a node that connected.
@@ -254,6 +256,7 @@ func (n *Node) tickPulls(now int64) {
 		}
 		if now >= w.at {
 			w.at = now + pullEveryMS
+			w.asked++
 			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
 		}
 	}
@@ -409,11 +412,25 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	return next
 }
 
+// comes notes that a page has come, and says whether it is the one that is awaited. A question is repeated if the answer takes long, and all are answered, in
+// their order. A page that came twice would count as the one after it; the last page as a whole table.
+func (w *pull) comes() bool {
+	switch {
+	case w.late > 0:
+		w.late--
+		return false
+	case w.asked == 0:
+		return false
+	}
+	w.asked, w.late = 0, w.asked-1
+	return true
+}
+
 // onPage learns votes from another node's table.
 func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	told := m.Flags&wire.Told != 0
 	w := n.sync.pulls[p.Node]
-	if !told && (!n.abstains() || w == nil) {
+	if !told && (!n.abstains() || w == nil || !w.comes()) {
 		return
 	}
 	since := n.sync.clears

@@ -79,7 +79,7 @@ func start(a *locktest.Actor, timeout int64, hear func(client any, r *lock.Resul
 	n.store = store.New(storetest.New(), random.Uint64(), n.now)
 	n.table = membership.New((*host)(n), timeout)
 	n.jobs = jobs{n: n, known: map[store.ID]*job{}}
-	n.locks = lock.New((*host)(n), &n.jobs, n.table.Mesh(), n.store)
+	n.locks = lock.New((*host)(n), &n.jobs, n.table.Mesh(), n.store, 0)
 	n.locks.Lazy = true
 	n.locks.SetVotes(lock.Votes{Longest: lock.LeasesUpTo(-1), Unleased: true})
 	n.locks.SetSelf(a.ID)
@@ -219,7 +219,7 @@ func (h *host) TurnAway(p *membership.Peer)            { h.Disconnect(p) }
 func (h *host) Added(*membership.Peer)                 { h.locks.Joins() }
 func (h *host) Returning(*membership.Peer)             {}
 func (h *host) Up(p *membership.Peer)                  { h.locks.Up(p) }
-func (h *host) Down(*membership.Peer)                  { h.locks.Down() }
+func (h *host) Down(p *membership.Peer)                { h.locks.Down(p) }
 func (h *host) Silent(*membership.Peer)                {}
 func (h *host) Back(*membership.Peer)                  {}
 func (h *host) Gone(p *membership.Peer)                { h.locks.Gone(p) }

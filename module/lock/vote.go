@@ -348,12 +348,17 @@ func (n *Node) onAnswer(p *membership.Peer, m *wire.Message) {
 // Up follows a new connection to p. Down follows the end of one.
 func (n *Node) Up(p *membership.Peer) {
 	n.clearsAt[p.Node] = n.cleared
+	n.dropLate(p)
 	n.countAnew()
 	n.unlocksUp()
 	n.syncUp(p)
 }
 
-func (n *Node) Down() { n.countAnew() }
+// Down follows a node whose connection has ended.
+func (n *Node) Down(p *membership.Peer) {
+	n.dropLate(p)
+	n.countAnew()
+}
 
 // Gone follows a node that was forgotten: its votes don't count any more.
 func (n *Node) Gone(p *membership.Peer) {
