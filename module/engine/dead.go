@@ -147,6 +147,7 @@ func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
 		return
 	}
 	n.hasDied(j, why)
+	n.setTime(j, n.now) // it is queued now, and the copies wait for no time that it had
 	n.tellChanged(j, wire.NewQueue)
 	n.push(j)
 	n.serve(j.Queue)
@@ -225,6 +226,7 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 		j = n.setExtras(j, changes[:]...)
 	}
 	j = n.into(j, q)
+	n.endDelay(j)
 	reason := reasonOf(j)
 	n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
 	if p.Set&SetDeadTTL != 0 {
@@ -307,9 +309,12 @@ func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
 			j, _ = n.setExtra(j, tag, e)
 		}
 	}
-	if j.DeadLetter() && left > 0 {
-		j.ETime = n.now + min(left, MaxSeconds*1000)
-		n.arm(j)
+	if j.DeadLetter() {
+		n.endDelay(j)
+		if left > 0 {
+			j.ETime = n.now + min(left, MaxSeconds*1000)
+			n.arm(j)
+		}
 	}
 	return n.learnWords(j, extras)
 }

@@ -18,6 +18,7 @@ func (n *Node) push(j *store.Job) {
 	n.leaveSlot(j)
 	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
+	n.endDelay(j)
 	n.wakeAt(j, n.retryAt(j))
 	n.show(q)
 	q.ATime = n.now
@@ -56,21 +57,19 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		n.Stats.Requeued++
 		n.tellsRequeued(j, "")
 	}
-	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
+	again, returns, early := j.Flags&store.FlagQueuedOnce != 0, j.Returning(), n.isEarly(j)
 	if again || nack || j.Flags&store.FlagDelivered != 0 {
 		n.retake(j, returns || !again && !nack)
 	}
 	n.push(j)
 	n.log(LogState, j)
-	if again || nack {
-		flags := uint8(0)
-		switch {
-		case nack:
-			flags = wire.CountNack
-		case !returns:
-			flags = wire.CountMore
-		}
-		n.tellQueued(j, flags)
+	switch {
+	case nack:
+		n.tellQueued(j, wire.CountNack)
+	case again && !returns:
+		n.tellQueued(j, wire.CountMore)
+	case again, early: // the copies would wait until its delay is over, and longer
+		n.tellQueued(j, 0)
 	}
 	n.serve(j.Queue)
 	return true

@@ -158,6 +158,19 @@ func (n *Node) setDelay(j *store.Job, delay uint32, at []byte) *store.Job {
 	return j
 }
 
+// endDelay ends the delay of a job that is in a queue, or was in one, or is dead: by hand, or by a node with another clock, it may have come into a
+// queue early. Otherwise this node would believe that no client can have the job, and would put the job off once more. Its TagAt stays, by which its life
+// counts ([lifetime]), and means nothing else then.
+func (n *Node) endDelay(j *store.Job) {
+	if j.Delay > 0 && n.isEarly(j) {
+		j.Delay = 0
+		n.logAnew(j)
+	}
+}
+
+// isEarly says whether a job is still delayed, by more than clocks may differ.
+func (n *Node) isEarly(j *store.Job) bool { return delayFrom(j, n.now) > jitterMS }
+
 // delayUntilDue delays a job that has got a time, and tells the other holders that time.
 func (n *Node) delayUntilDue(j *store.Job) {
 	left := delayFrom(j, n.now)

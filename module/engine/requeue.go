@@ -413,7 +413,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 		if n.nobodyHas(j) || rests(j) { // ignore: the job awaits its first queueing here (working_delayed), or rests
 			return
 		}
-		span = delayFrom(j, n.now)
+		span = delayFrom(j, n.now) // which is over where the job was queued, see endDelay (working_enqueued_early)
 	}
 	n.prolong(j)
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
@@ -421,6 +421,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	if flags&wire.InHands != 0 { // otherwise that node may still wait for the key
 		n.gotKey(j)
+		n.endDelay(j)
 	}
 	n.leaveJob(j, span)
 }
@@ -483,6 +484,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	case word == keptInHands && ahead >= 0: // learn the NACKs that were missed here (given_back_unheard)
 		n.learnNacks(j, m)
 	}
+	n.endDelay(j)
 	n.learnReturns(j, m) // the job may stay here as it is, and the counts say which node is behind
 	n.gotKey(j)
 	if s == queued {
