@@ -294,6 +294,8 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 	switch {
 	case s == pending: // ignore: this node queues the job when it is promised (added_put_off_elsewhere)
 	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
+	case flags&wire.Due != 0 && !objects && n.wasGivenTime(j) && !theirs(&n.self, &p.ID, &j.ID): // keep and say so: it was given a time at both, and one must go on (moved_at_twice)
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Due | n.keyFlag(j), ID: j.ID, Span: j.QTime - n.now})
 	default:
 		if flags&wire.Due != 0 { // (moved_at_copy_restarted)
 			j = n.learnDue(j, m.Span)
@@ -301,6 +303,11 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 		n.endLease(j)
 		n.leaveJob(j, m.Span) // give way (unique_putoff)
 	}
+}
+
+// wasGivenTime says whether this node is the one to queue a job at a time that the job was given (AT).
+func (n *Node) wasGivenTime(j *store.Job) bool {
+	return n.isToQueue(j) && j.QTime > n.now && n.dueFlag(j, j.QTime-n.now) != 0
 }
 
 // hadKey says whether this node knows that a job, which a conflict had put off, has got its key since. That is final:
