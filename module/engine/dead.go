@@ -70,6 +70,13 @@ func lifeOf(j *store.Job) (ttl int64, revived uint32) {
 	return int64(binary.LittleEndian.Uint32(e)), binary.LittleEndian.Uint32(e[4:])
 }
 
+func lifeValue(ttl int64, revived uint32) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(min(ttl, MaxSeconds))), revived)
+}
+
+// lifeSeconds is lifetime in seconds. A copy's time to live may be wrong by the time that the message took.
+func lifeSeconds(j *store.Job) int64 { return (lifetime(j) + 500) / 1000 }
+
 // cameFrom returns the queue that a dead letter was in, by its extras; nil: that isn't known.
 func cameFrom(extras []byte) []byte {
 	if e := store.FindExtra(extras, store.TagDead); len(e) > deadHead {
@@ -135,6 +142,7 @@ func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
 		return
 	}
 	n.hasDied(j, why)
+	n.setTime(j, n.now) // it is queued now, and the copies wait for no time that it had
 	n.tellChanged(j, wire.NewQueue)
 	n.pushLeft(j)
 	n.serve(j.Queue)
@@ -198,17 +206,13 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 			return j, err // others were served, and the key holds something else by now
 		}
 	}
-	ttl := max(0, lifetime(j)/1000)
-	if own, _ := lifeOf(j); own > 0 {
-		ttl = own
-	}
 	origin := from
 	if len(origin) > maxFrom {
 		origin = nil
 	}
 	changes := [...]extra{
 		{store.TagMoved, movedValue(moves(j)&^deadLetter + 2 | deadLetter)}, {store.TagUnique, nil},
-		{store.TagAsleep, j.Extra(store.TagUnique)}, {store.TagDead, n.deathValue(why, ttl, origin)}, {store.TagFailure, failure},
+		{store.TagAsleep, j.Extra(store.TagUnique)}, {store.TagDead, n.deathValue(why, lifeSeconds(j), origin)}, {store.TagFailure, failure},
 	}
 	if failure == nil { // it keeps an earlier one
 		j = n.setExtras(j, changes[:len(changes)-1]...)
@@ -216,6 +220,7 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 		j = n.setExtras(j, changes[:]...)
 	}
 	j = n.into(j, q)
+	n.endDelay(j)
 	if n.endsAwaited() {
 		reason := reasonOf(j)
 		n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)
@@ -308,9 +313,12 @@ func (n *Node) learnDeath(j *store.Job, extras []byte, left int64) *store.Job {
 			j, _ = n.setExtra(j, tag, e)
 		}
 	}
-	if j.DeadLetter() && left > 0 {
-		j.ETime = n.now + min(left, MaxSeconds*1000)
-		n.arm(j)
+	if j.DeadLetter() {
+		n.endDelay(j)
+		if left > 0 {
+			j.ETime = n.now + min(left, MaxSeconds*1000)
+			n.arm(j)
+		}
 	}
 	return n.learnWords(j, extras)
 }

@@ -25,6 +25,7 @@ func (n *Node) pushLeft(j *store.Job) {
 	q := j.Queue
 	notReturning(j) // nor uncertain: the job is known not to be delivered
 	n.pushBack(j)
+	n.endDelay(j)
 	n.wakeAt(j, n.retryAt(j))
 	n.show(q)
 	q.ATime = n.now
@@ -63,21 +64,19 @@ func (n *Node) requeue(j *store.Job, nack bool) bool {
 		n.Stats.Requeued++
 		n.tellsRequeued(j, "")
 	}
-	again, returns := j.Flags&store.FlagQueuedOnce != 0, j.Returning()
+	again, returns, early := j.Flags&store.FlagQueuedOnce != 0, j.Returning(), n.isEarly(j)
 	if again || nack || j.Flags&store.FlagDelivered != 0 {
 		n.retake(j, returns || !again && !nack)
 	}
 	n.push(j)
 	n.log(LogState, j)
-	if again || nack {
-		flags := uint8(0)
-		switch {
-		case nack:
-			flags = wire.CountNack
-		case !returns:
-			flags = wire.CountMore
-		}
-		n.tellQueued(j, flags)
+	switch {
+	case nack:
+		n.tellQueued(j, wire.CountNack)
+	case again && !returns:
+		n.tellQueued(j, wire.CountMore)
+	case again, early: // the copies would wait until its delay is over, and longer
+		n.tellQueued(j, 0)
 	}
 	n.serve(j.Queue)
 	return true
@@ -663,23 +662,28 @@ func (n *Node) heldElsewhere(j *store.Job) bool {
 }
 
 // timeToLive returns a job's TTL in ms. ETime goes by this node's clock, CTime by the creator's.
-// If their difference doesn't fit the TTL in minutes that the ID has, the ID's counts.
+// If their difference doesn't fit the TTL in minutes that the ID has, the ID's counts. It fits, too, where it is less by a part of a second of an
+// AT, or by what good clocks differ.
 func timeToLive(j *store.Job) int64 {
-	const minute = 60_000
+	const minute, slack = 60_000, 2_000
 	ttl, told := j.ETime-int64(j.CTime/1_000_000), int64(j.ID.TTLMinutes())*minute
-	if told >= 65534*minute || told-minute <= ttl && ttl < told+2*minute {
+	if told >= 65534*minute || told-minute-slack <= ttl && ttl < told+2*minute {
 		return ttl
 	}
 	return told
 }
 
-// lifetime is a job's time to live in ms, from when it was due on if its ADDJOB said that time (AT), else from its creation on.
+// lifetime is a job's own time to live in ms, from when it was due on if its ADDJOB said that time (AT), else from its creation on. A job that was
+// given another time since, or was revived, has it in its TagLife.
 func lifetime(j *store.Job) int64 {
+	if own, _ := lifeOf(j); own > 0 {
+		return own * 1000
+	}
 	ttl := timeToLive(j)
 	if j.Parts != 0 && j.Extra(store.TagAt) != nil {
-		ttl -= int64(j.Delay) * 1000
+		ttl -= max(0, firstDue(j)-int64(j.CTime/1_000_000))
 	}
-	return ttl
+	return max(0, ttl)
 }
 
 // HasRoom returns ErrOOM above 95 % of maxmemory, unless some jobs could be evicted:

@@ -267,6 +267,7 @@ func (n *Node) isPlain(j *store.Job) bool {
 		switch rest = more; {
 		case tag == store.TagPolicy, tag == store.TagPriority, tag == store.TagAt, tag == store.TagMaxLapses:
 		case tag == store.TagEnd && len(value) == store.KeepLen:
+		case tag == store.TagLife && len(value) == lifeLen && binary.LittleEndian.Uint32(value[lifeLen/2:]) == 0: // it wasn't revived, but has got another time
 		default:
 			return false
 		}

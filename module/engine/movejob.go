@@ -137,15 +137,39 @@ func (n *Node) dueAt(j *store.Job, m *Move) *store.Job {
 
 // keepDue writes down that a job is due in span ms, as if it was added with AT. The job may move.
 func (n *Node) keepDue(j *store.Job, span int64) *store.Job {
-	j.Delay = uint32((span + 999) / 1000)
 	var at []byte
 	if span > 0 {
 		at = binary.LittleEndian.AppendUint64(nil, uint64(n.now+span))
 	}
-	j, _ = n.setExtra(j, store.TagAt, at)
+	return n.setDelay(j, uint32((span+999)/1000), at)
+}
+
+// setDelay gives a job another delay, and another TagAt; nil: none. The job keeps its own time to live, which can't be told by these any more: it is
+// noted with the job. The job may move.
+func (n *Node) setDelay(j *store.Job, delay uint32, at []byte) *store.Job {
+	changes := [...]extra{{store.TagAt, at}, {store.TagLife, nil}}
+	some := changes[:1]
+	if own, revived := lifeOf(j); own == 0 && (at != nil || j.Extra(store.TagAt) != nil) {
+		changes[1].value, some = lifeValue(lifeSeconds(j), revived), changes[:]
+	}
+	j.Delay = delay
+	j = n.setExtras(j, some...)
 	n.logAnew(j)
 	return j
 }
+
+// endDelay ends the delay of a job that is in a queue, or was in one, or is dead: by hand, or by a node with another clock, it may have come into a
+// queue early. Otherwise this node would believe that no client can have the job, and would put the job off once more. Its TagAt stays, by which its life
+// counts ([lifetime]), and means nothing else then.
+func (n *Node) endDelay(j *store.Job) {
+	if j.Delay > 0 && n.isEarly(j) {
+		j.Delay = 0
+		n.logAnew(j)
+	}
+}
+
+// isEarly says whether a job is still delayed, by more than clocks may differ.
+func (n *Node) isEarly(j *store.Job) bool { return delayFrom(j, n.now) > jitterMS }
 
 // delayUntilDue delays a job that has got a time, and tells the other holders that time.
 func (n *Node) delayUntilDue(j *store.Job) {
@@ -294,9 +318,8 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 	if d, ok := DeathOf(j); ok {
 		ttl = d.TTL
 	}
-	life := binary.LittleEndian.AppendUint32(nil, uint32(ttl))
 	j = n.setExtras(j, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
-		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, anew(store.TagTries), anew(store.TagLapses))
+		extra{store.TagLife, lifeValue(ttl, count)}, anew(store.TagTries), anew(store.TagLapses))
 	return n.moveTo(j, to, 0)
 }
 

@@ -404,9 +404,7 @@ func (n *Node) onNewCopy(p *Peer, m *wire.Message) {
 	did, id := wire.Message{Kind: wire.Did, Span: m.Span}, store.ID(m.ID)
 	m.Kind, m.Flags, m.Span = wire.ReplJob, wire.NoReply|wire.NewBody, int64(min(m.Round, MaxUnix))
 	if j := n.store.Lookup(&id); j != nil && j.State == store.StateActive && !n.dummy(j) && !bodyVersion(j).after(versionOf(m.Job.Extras)) && j.Flags&store.FlagQueuedOnce != 0 && j.Delay != m.Job.Delay {
-		j.Delay = m.Job.Delay
-		j, _ = n.setExtra(j, store.TagAt, store.FindExtra(m.Job.Extras, store.TagAt))
-		n.logAnew(j)
+		n.setDelay(j, m.Job.Delay, store.FindExtra(m.Job.Extras, store.TagAt))
 	}
 	n.onReplJob(p, m)
 	if j := n.store.Lookup(&id); j != nil && j.State == store.StateWaitRepl {

@@ -301,6 +301,8 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 	switch {
 	case s == pending: // ignore: this node queues the job when it is promised (added_put_off_elsewhere)
 	case n.putOff(j) && n.isToQueue(j) && n.self.Node() < p.Node: // ignore: both have put it off, and one must go on (unique_putoff_cross)
+	case flags&wire.Due != 0 && !objects && n.wasGivenTime(j) && !theirs(&n.self, &p.ID, &j.ID): // keep and say so: it was given a time at both, and one must go on (moved_at_twice)
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Due | n.keyFlag(j), ID: j.ID, Span: j.QTime - n.now})
 	default:
 		if flags&wire.Due != 0 { // (moved_at_copy_restarted)
 			j = n.learnDue(j, m.Span)
@@ -308,6 +310,11 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 		n.endLease(j)
 		n.leaveJob(j, m.Span) // give way (unique_putoff)
 	}
+}
+
+// wasGivenTime says whether this node is the one to queue a job at a time that the job was given (AT).
+func (n *Node) wasGivenTime(j *store.Job) bool {
+	return n.isToQueue(j) && j.QTime > n.now && n.dueFlag(j, j.QTime-n.now) != 0
 }
 
 // hadKey says whether this node knows that a job, which a conflict had put off, has got its key since. That is final:
@@ -420,7 +427,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 		if n.nobodyHas(j) || rests(j) { // ignore: the job awaits its first queueing here (working_delayed), or rests
 			return
 		}
-		span = delayFrom(j, n.now)
+		span = delayFrom(j, n.now) // which is over where the job was queued, see endDelay (working_enqueued_early)
 	}
 	n.prolong(j)
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
@@ -428,6 +435,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	if flags&wire.InHands != 0 { // otherwise that node may still wait for the key
 		n.gotKey(j)
+		n.endDelay(j)
 	}
 	n.leaveJob(j, span)
 }
@@ -490,6 +498,7 @@ func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	case word == keptInHands && ahead >= 0: // learn the NACKs that were missed here (given_back_unheard)
 		n.learnNacks(j, m)
 	}
+	n.endDelay(j)
 	n.learnReturns(j, m) // the job may stay here as it is, and the counts say which node is behind
 	n.gotKey(j)
 	if s == queued {

@@ -39,11 +39,12 @@ const (
 	TagPolicy
 	// TagTries: how often each node has delivered the job, and was given it back, if that counts (package engine).
 	TagTries
-	// TagLife: the job's own time to live, and when it was last revived: of a job that was a dead letter (package engine).
+	// TagLife: the job's own time to live, and when it was last revived: of a job that was a dead letter, or has got another time than its ADDJOB said
+	// (package engine).
 	TagLife
 	// TagPriority: the job's priority, one signed byte ([Job.Priority]).
 	TagPriority
-	// TagAt: when the job is due, if its ADDJOB said that by the clock (package engine).
+	// TagAt: when the job is due, if its ADDJOB said that by the clock, or if it has got another time since (package engine).
 	TagAt
 	// TagProgress: how far the job is, as its worker has said last (package engine).
 	TagProgress

@@ -145,3 +145,22 @@ func TestWorkingOnSeveralWaitsForAll(t *testing.T) {
 	}
 	m.nobodyHolds(t)
 }
+
+// A delayed job is queued early. A client gets it, says WORKING at another node, and dies, and so does the node that queued it. The job comes again
+// when its retry time is over, and not when its former delay is.
+func TestWorkingOnAJobThatWasQueuedEarly(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"ENQUEUE", "NACK"} {
+		m := start(t, 2)
+		id := added(t, m[0].Dial(), "q", "b", 5000, "RETRY", 2, "REPLICATE", 2, "DELAY", 3600)
+		require.Equal(t, int64(1), m[0].Do(how, id).Int())
+		v := m[0].Do("GETJOB", "TIMEOUT", 10_000, "FROM", "q")
+		require.NotEmpty(t, v.Elems)
+		harness.Await(t, 10*time.Second, "the other node to hear that it isn't delayed", func() bool { return m[1].Do("SHOW", id).Field("delay").Int() == 0 })
+		require.Equal(t, int64(2), m[1].Do("WORKING", id).Int())
+		m[0].Kill()
+		v = m[1].Do("GETJOB", "TIMEOUT", 20_000, "FROM", "q")
+		require.NotEmpty(t, v.Elems, how)
+		assert.Equal(t, id, v.Elems[0].Elems[1].Str)
+	}
+}
