@@ -211,11 +211,10 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 		{store.TagAsleep, j.Extra(store.TagUnique)}, {store.TagDead, n.deathValue(why, ttl, origin)}, {store.TagFailure, failure},
 	}
 	if failure == nil { // it keeps an earlier one
-		j = n.setExtras(j, changes[:len(changes)-1]...)
+		j = n.intoAs(j, q, changes[:len(changes)-1]...)
 	} else {
-		j = n.setExtras(j, changes[:]...)
+		j = n.intoAs(j, q, changes[:]...)
 	}
-	j = n.into(j, q)
 	if n.endsAwaited() {
 		reason := reasonOf(j)
 		n.noteEnd(j.ID, OutcomeDead, reason, reason != nil)

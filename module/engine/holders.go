@@ -180,6 +180,11 @@ type extra struct {
 // setExtras is setExtra for several extras, of which each is set where there is room for it beside those before. The values may be the job's
 // own memory.
 func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
+	return n.moved(j, n.store.Rewrite(j, j.Body(), n.extrasWith(j, changes)))
+}
+
+// extrasWith makes a job's extras with changes, as setExtras does. They are scratch memory.
+func (n *Node) extrasWith(j *store.Job, changes []extra) []byte {
 	all := n.scratch.extras[:0]
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
@@ -193,7 +198,7 @@ func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
 		}
 	}
 	n.scratch.extras = all
-	return n.moved(j, n.store.Rewrite(j, j.Body(), all))
+	return all
 }
 
 // setExtra sets one of a job's extras. The job may move, as in addHolder. False: the

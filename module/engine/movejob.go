@@ -280,7 +280,8 @@ func (n *Node) lockNameIn(j *store.Job, u store.Unique, queue []byte) []byte {
 // arise moves a dead letter that is held to a queue where it lives again, unique by asleep. Its tries are counted anew from this move on.
 // If the queue can't be made, it is dead still. The job may move in memory.
 func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32) (*store.Job, error) {
-	if _, err := n.queue(to); err != nil {
+	q, err := n.queue(to)
+	if err != nil {
 		return j, err
 	}
 	anew := func(tag store.Tag) extra {
@@ -295,9 +296,8 @@ func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32)
 		ttl = d.TTL
 	}
 	life := binary.LittleEndian.AppendUint32(nil, uint32(ttl))
-	j = n.setExtras(j, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
-		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, anew(store.TagTries), anew(store.TagLapses))
-	return n.moveTo(j, to, 0)
+	return n.intoAs(j, q, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
+		extra{store.TagLife, binary.LittleEndian.AppendUint32(life, count)}, anew(store.TagTries), anew(store.TagLapses)), nil
 }
 
 // moving is a MOVEJOB that this node carries out, for a client or for another node. Very many jobs go bit by bit.
