@@ -174,6 +174,7 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	}
 	j, err := n.bury(j, WhyExpired, &p, nil)
 	if err == nil {
+		n.arm(j)
 		n.demote(j, 0)
 	}
 	return err == nil
@@ -185,7 +186,7 @@ func (n *Node) isNextToQueue(j *store.Job) bool {
 }
 
 // bury moves a held job to its dead-letter queue, and notes why, and its failure, if that isn't nil: all in one, since the job's record is made anew
-// for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory.
+// for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory. The caller arms its timer.
 func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Job, error) {
 	from := j.Queue.NameBytes() // which stays until the job has moved
 	q, err := n.deadQueue(p, from)
@@ -224,7 +225,6 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 	} else {
 		j.ETime = max(j.ETime, n.now+deadTTL*1000)
 	}
-	n.arm(j)
 	return j, nil
 }
 
