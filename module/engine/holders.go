@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/binary"
 	"iter"
-	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -185,10 +184,13 @@ func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
 
 // extrasWith makes a job's extras with changes, as setExtras does. They are scratch memory.
 func (n *Node) extrasWith(j *store.Job, changes []extra) []byte {
-	all := n.scratch.extras[:0]
+	all, changed := n.scratch.extras[:0], store.Tags(0)
+	for _, c := range changes {
+		changed |= 1 << c.tag
+	}
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
-		if rest = more; !slices.ContainsFunc(changes, func(c extra) bool { return c.tag == tag }) {
+		if rest = more; !changed.Has(tag) {
 			all = store.AppendExtra(all, tag, value)
 		}
 	}
