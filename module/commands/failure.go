@@ -136,7 +136,9 @@ func parseNack(c args, f *engine.Failure) (ids int, err error) {
 			}
 		case is(opt, "REASON") && more && f.Reason == nil:
 			i++
-			f.Reason = append([]byte{}, c.Arg(i)...)
+			if f.Reason = c.Arg(i); f.Reason == nil {
+				f.Reason = []byte{} // it is empty, and was given
+			}
 		case is(opt, "BODY") && more && !f.HasBody:
 			i++
 			f.Body, f.HasBody = c.Arg(i), true

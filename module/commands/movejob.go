@@ -161,20 +161,23 @@ func (m *module) moveIDs(c *rm.Ctx, v *moving) {
 			away = append(away, m.ids[i])
 		}
 	}
-	put := func(c *rm.Ctx, a *engine.MeshAnswer) {
-		if all := here + a.Moved; all > 0 || !single || a.Refused == nil {
-			c.Int(int64(all))
-		} else {
-			fail(c, a.Refused)
-		}
-	}
 	if len(away) == 0 || !c.CanBlock() {
-		put(c, &engine.MeshAnswer{Refused: err})
+		putMoved(c, here, single, err)
 		m.carryOut(c)
 		return
 	}
 	p, now := m.node.MoveAway(away, &v.Move, moveAwayMS)
-	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { put(c, &engine.MeshAnswer{Refused: engine.ErrNotHere}) }, put)
+	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { putMoved(c, here, single, engine.ErrNotHere) },
+		func(c *rm.Ctx, a *engine.MeshAnswer) { putMoved(c, here+a.Moved, single, a.Refused) })
+}
+
+// putMoved answers how many of the jobs that were named have been moved. refused is why one wasn't, which is the answer if it was the only one.
+func putMoved(c *rm.Ctx, moved uint64, single bool, refused error) {
+	if moved > 0 || !single || refused == nil {
+		c.Int(int64(moved))
+	} else {
+		fail(c, refused)
+	}
 }
 
 // mayMoveBack refuses dead letters that came from a queue that the client's user may not use.

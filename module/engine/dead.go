@@ -70,8 +70,10 @@ func lifeOf(j *store.Job) (ttl int64, revived uint32) {
 	return int64(binary.LittleEndian.Uint32(e)), binary.LittleEndian.Uint32(e[4:])
 }
 
-func lifeValue(ttl int64, revived uint32) []byte {
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(min(ttl, MaxSeconds))), revived)
+func lifeValue(ttl int64, revived uint32) (e [lifeLen]byte) {
+	binary.LittleEndian.PutUint32(e[:], uint32(min(ttl, MaxSeconds)))
+	binary.LittleEndian.PutUint32(e[4:], revived)
+	return e
 }
 
 // lifeSeconds is lifetime in seconds. A copy's time to live may be wrong by the time that the message took.
@@ -182,6 +184,7 @@ func (n *Node) expiresDead(j *store.Job) bool {
 	}
 	j, err := n.bury(j, WhyExpired, &p, nil)
 	if err == nil {
+		n.arm(j)
 		n.demote(j, 0)
 	}
 	return err == nil
@@ -193,7 +196,7 @@ func (n *Node) isNextToQueue(j *store.Job) bool {
 }
 
 // bury moves a held job to its dead-letter queue, and notes why, and its failure, if that isn't nil: all in one, since the job's record is made anew
-// for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory.
+// for it. p is the job's policy. It fails if there can't be such a queue. The job may move in memory. The caller arms its timer.
 func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Job, error) {
 	from := j.Queue.NameBytes() // which stays until the job has moved
 	q, err := n.deadQueue(p, from)
@@ -215,11 +218,10 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 		{store.TagAsleep, j.Extra(store.TagUnique)}, {store.TagDead, n.deathValue(why, lifeSeconds(j), origin)}, {store.TagFailure, failure},
 	}
 	if failure == nil { // it keeps an earlier one
-		j = n.setExtras(j, changes[:len(changes)-1]...)
+		j = n.intoAs(j, q, changes[:len(changes)-1]...)
 	} else {
-		j = n.setExtras(j, changes[:]...)
+		j = n.intoAs(j, q, changes[:]...)
 	}
-	j = n.into(j, q)
 	n.endDelay(j)
 	if n.endsAwaited() {
 		reason := reasonOf(j)
@@ -230,7 +232,6 @@ func (n *Node) bury(j *store.Job, why Why, p *Policy, failure []byte) (*store.Jo
 	} else {
 		j.ETime = max(j.ETime, n.now+deadTTL*1000)
 	}
-	n.arm(j)
 	return j, nil
 }
 

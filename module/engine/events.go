@@ -306,7 +306,15 @@ func (n *Node) tellsDead(j *store.Job, why Why) {
 	}
 }
 
-func (n *Node) tellsMove(j *store.Job, from []byte, left int64) {
+// tellsMove tells that a job has moved. from is what nameToTell returned before.
+func (n *Node) tellsMove(j *store.Job, from []byte) {
+	if n.wants(EventMove) {
+		n.tellsMoveBy(j, from, delayFrom(j, n.now))
+	}
+}
+
+// tellsMoveBy is tellsMove for a job that is due in left ms.
+func (n *Node) tellsMoveBy(j *store.Job, from []byte, left int64) {
 	if n.wants(EventMove) {
 		n.happensTo(j, EventMove).text("from", string(from)).text("to", string(j.Queue.NameBytes())).delay(left)
 	}

@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/binary"
 	"iter"
-	"slices"
 
 	"jobmesh/module/store"
 	"jobmesh/module/wire"
@@ -180,10 +179,18 @@ type extra struct {
 // setExtras is setExtra for several extras, of which each is set where there is room for it beside those before. The values may be the job's
 // own memory.
 func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
-	all := n.scratch.extras[:0]
+	return n.moved(j, n.store.Rewrite(j, j.Body(), n.extrasWith(j, changes)))
+}
+
+// extrasWith makes a job's extras with changes, as setExtras does. They are scratch memory.
+func (n *Node) extrasWith(j *store.Job, changes []extra) []byte {
+	all, changed := n.scratch.extras[:0], store.Tags(0)
+	for _, c := range changes {
+		changed |= 1 << c.tag
+	}
 	for rest := j.Extras(); len(rest) > 0; {
 		tag, value, more := store.NextExtra(rest)
-		if rest = more; !slices.ContainsFunc(changes, func(c extra) bool { return c.tag == tag }) {
+		if rest = more; !changed.Has(tag) {
 			all = store.AppendExtra(all, tag, value)
 		}
 	}
@@ -193,7 +200,7 @@ func (n *Node) setExtras(j *store.Job, changes ...extra) *store.Job {
 		}
 	}
 	n.scratch.extras = all
-	return n.moved(j, n.store.Rewrite(j, j.Body(), all))
+	return all
 }
 
 // setExtra sets one of a job's extras. The job may move, as in addHolder. False: the

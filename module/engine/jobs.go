@@ -12,13 +12,16 @@ import (
 
 // push puts a job into its queue, without counting or logging.
 func (n *Node) push(j *store.Job) {
-	if j.Parts > 0 {
+	if j.Parts != 0 && j.HasAny(ofDelivery) {
 		n.clearWorker(j)
 		n.endLease(j)
 		n.leaveSlot(j)
 	}
 	n.pushLeft(j)
 }
+
+// ofDelivery are the extras in which a job says something of its delivery.
+const ofDelivery store.Tags = 1<<store.TagWorker | 1<<store.TagLease | 1<<store.TagSlots
 
 // pushLeft is push for a job that says nothing of a delivery any more.
 func (n *Node) pushLeft(j *store.Job) {

@@ -59,9 +59,12 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		}
 	}
 	if to == nil {
-		if to = slices.Clone(cameFrom(j.Extras())); !j.DeadLetter() || to == nil {
+		to = cameFrom(j.Extras())
+		if to == nil || !j.DeadLetter() {
 			return false, ErrNotDead
 		}
+		n.scratch.home = append(n.scratch.home[:0], to...)
+		to = n.scratch.home
 	}
 	if err := n.TakesJobs(to); err != nil {
 		return false, err
@@ -73,17 +76,16 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 		err = n.revive(j, to, m)
 		return err == nil, err
 	}
-	from := slices.Clone(j.Queue.NameBytes())
-	stays := string(to) == string(from)
+	stays := string(to) == string(j.Queue.NameBytes())
 	if stays && (!m.Ranks || m.Priority == j.Priority()) {
 		if m.HasAt {
 			n.Stats.Moved++
-			n.tellsMove(j, to, max(0, m.At-n.now))
+			n.tellsMoveBy(j, to, max(0, m.At-n.now))
 			n.setDue(j, m)
 		}
 		return m.HasAt, nil
 	}
-	queued := j.State == store.StateQueued
+	from, queued := n.nameToTell(j), j.State == store.StateQueued
 	n.store.Hold(j)
 	if stays { // the other holders learn a priority from a later move alone
 		j, err = n.moveTo(j, to, moves(j)&^deadLetter+2)
@@ -98,7 +100,7 @@ func (n *Node) Move(id *store.ID, m *Move) (moved bool, err error) {
 	}
 	n.Stats.Moved++
 	j = n.dueAt(n.rank(j, m), m)
-	n.tellsMove(j, from, delayFrom(j, n.now))
+	n.tellsMove(j, from)
 	n.arrive(j, queued, m.HasAt)
 	return true, nil
 }
@@ -150,7 +152,8 @@ func (n *Node) setDelay(j *store.Job, delay uint32, at []byte) *store.Job {
 	changes := [...]extra{{store.TagAt, at}, {store.TagLife, nil}}
 	some := changes[:1]
 	if own, revived := lifeOf(j); own == 0 && (at != nil || j.Extra(store.TagAt) != nil) {
-		changes[1].value, some = lifeValue(lifeSeconds(j), revived), changes[:]
+		life := lifeValue(lifeSeconds(j), revived)
+		changes[1].value, some = life[:], changes[:]
 	}
 	j.Delay = delay
 	j = n.setExtras(j, some...)
@@ -217,7 +220,7 @@ func (n *Node) learnRank(j *store.Job, extras []byte) *store.Job {
 // arrive tells the other holders that a job has moved, and queues it, if it was queued before, or delays it, if it has got a new time. In a mesh a
 // unique job asks for its key first.
 func (n *Node) arrive(j *store.Job, queued, timed bool) {
-	if left := delayFrom(j, n.now); timed && (left > 0 || !queued) && !n.putOff(j) {
+	if timed && (!queued || delayFrom(j, n.now) > 0) && !n.putOff(j) {
 		n.tellChanged(j, wire.NewQueue)
 		n.delayUntilDue(j)
 		return
@@ -262,7 +265,7 @@ func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 		}
 		asleep.Set(store.UniquePending)
 	}
-	from := slices.Clone(j.Queue.NameBytes())
+	from := n.nameToTell(j)
 	n.store.Hold(j)
 	j, err := n.arise(j, asleep, to, moves(j)&^deadLetter+2)
 	if err != nil {
@@ -276,9 +279,17 @@ func (n *Node) revive(j *store.Job, to []byte, m *Move) error {
 	n.Stats.Moved++
 	n.Stats.Revived++
 	j = n.dueAt(n.rank(j, m), m)
-	n.tellsMove(j, from, delayFrom(j, n.now))
+	n.tellsMove(j, from)
 	n.arrive(j, true, m.HasAt)
 	return nil
+}
+
+// nameToTell returns the name of a job's queue, in memory of its own, for the event that the job has moved; nil: nobody wants that.
+func (n *Node) nameToTell(j *store.Job) []byte {
+	if !n.wants(EventMove) {
+		return nil
+	}
+	return slices.Clone(j.Queue.NameBytes())
 }
 
 // wakened returns what a dead letter was unique by, without its locks, in new memory; nil: nothing.
@@ -304,23 +315,27 @@ func (n *Node) lockNameIn(j *store.Job, u store.Unique, queue []byte) []byte {
 // arise moves a dead letter that is held to a queue where it lives again, unique by asleep. Its tries are counted anew from this move on.
 // If the queue can't be made, it is dead still. The job may move in memory.
 func (n *Node) arise(j *store.Job, asleep store.Unique, to []byte, count uint32) (*store.Job, error) {
-	if _, err := n.queue(to); err != nil {
+	q, err := n.queue(to)
+	if err != nil {
 		return j, err
 	}
-	anew := func(tag store.Tag) extra {
-		if j.Extra(tag) == nil {
-			return extra{tag, nil}
-		}
-		return extra{tag, binary.LittleEndian.AppendUint32(nil, count)}
-	}
-	j.Deliveries -= uint16(min(unstarted(j), int64(j.Deliveries))) // what tells which of them don't count begins anew, too
 	ttl := int64(0)
 	if d, ok := DeathOf(j); ok {
 		ttl = d.TTL
 	}
-	j = n.setExtras(j, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
-		extra{store.TagLife, lifeValue(ttl, count)}, anew(store.TagTries), anew(store.TagLapses))
-	return n.moveTo(j, to, 0)
+	life := lifeValue(ttl, count)
+	since := life[lifeLen-4:]
+	anew := func(tag store.Tag) extra {
+		if j.Extra(tag) == nil {
+			return extra{tag, nil}
+		}
+		return extra{tag, since}
+	}
+	if j.Deliveries > 0 {
+		j.Deliveries -= uint16(min(unstarted(j), int64(j.Deliveries))) // what tells which of them don't count begins anew, too
+	}
+	return n.intoAs(j, q, extra{store.TagMoved, movedValue(count)}, extra{store.TagDead, nil}, extra{store.TagAsleep, nil}, extra{store.TagUnique, asleep},
+		extra{store.TagLife, life[:]}, anew(store.TagTries), anew(store.TagLapses)), nil
 }
 
 // moving is a MOVEJOB that this node carries out, for a client or for another node. Very many jobs go bit by bit.

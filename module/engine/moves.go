@@ -67,6 +67,24 @@ func (n *Node) into(j *store.Job, q *store.Queue) *store.Job {
 	delayed := j.Reason() == store.Delayed
 	n.touch(j.Queue)
 	n.store.MoveTo(j, q)
+	n.joinsQueue(j, delayed)
+	return j
+}
+
+// intoAs is into for a job whose extras change, as by setExtras: its record is made anew once for both. The job may move in memory.
+func (n *Node) intoAs(j *store.Job, q *store.Queue, changes ...extra) *store.Job {
+	if q == j.Queue {
+		return n.setExtras(j, changes...)
+	}
+	delayed := j.Reason() == store.Delayed
+	n.touch(j.Queue)
+	j = n.moved(j, n.store.MoveAs(j, q, n.extrasWith(j, changes)))
+	n.joinsQueue(j, delayed)
+	return j
+}
+
+// joinsQueue follows a job to another queue. delayed says whether it is counted as delayed.
+func (n *Node) joinsQueue(j *store.Job, delayed bool) {
 	n.outliveFlush(j)
 	n.countFamily(j)
 	if delayed {
@@ -75,8 +93,7 @@ func (n *Node) into(j *store.Job, q *store.Queue) *store.Job {
 	if j.State != store.StateWaitRepl {
 		n.logMove(j)
 	}
-	n.touch(q)
-	return j
+	n.touch(j.Queue)
 }
 
 // moveAlong is moveOn for a job that takes its waiting lock along, if that is a lock of the queue. It is

@@ -292,6 +292,7 @@ type Node struct {
 		failure []byte
 		death   []byte
 		dead    []byte
+		home    []byte
 		peers   []*Peer
 		gossip  []wire.Peer
 		run     []*store.Job

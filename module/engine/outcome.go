@@ -349,6 +349,7 @@ func (n *Node) outlive(j *store.Job, e *end, ids ...store.ID) bool {
 			n.stayDying(n.setFamily(j, &store.Family{}), WhyParent, err)
 			return true
 		}
+		n.arm(j)
 		if counts { // each holder finds out by itself
 			n.hasDied(j, WhyParent)
 		}

@@ -203,6 +203,23 @@ func FindExtra(extras []byte, tag Tag) []byte {
 	return nil
 }
 
+// Tags is a set of tags: each has the bit of its number. No set has a tag from 64 on, of which there is none yet.
+type Tags uint64
+
+// Has says whether a tag is in the set.
+func (s Tags) Has(tag Tag) bool { return s&(1<<tag) != 0 }
+
+// HasAny says whether the job has an extra with one of these tags. It costs no more than looking for one.
+func (j *Job) HasAny(tags Tags) bool {
+	extras := j.Extras()
+	for at := 0; at+extraHead <= len(extras); at += extraHead + int(binary.LittleEndian.Uint16(extras[at+1:])) {
+		if tags.Has(Tag(extras[at])) {
+			return true
+		}
+	}
+	return false
+}
+
 // SetExtras replaces all of a job's extras. This may move the job: use the returned one from
 // then on. The job must be in a list of its queue. extras must be valid, and must not be the
 // job's own memory. Only that of a held job may have another priority.

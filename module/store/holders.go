@@ -279,15 +279,9 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 	if parts == 0 {
 		s.CountHere(j, false) // the mark goes with the parts
 	}
-	k := (*Job)(s.alloc.Alloc(jobSize + len(body) + parts))
-	*k = *j
-	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)
-	copy(k.Body(), body)
-	if p := k.RawParts(); p != nil {
+	k := s.copied(j, parts, body, extras)
+	if parts > 0 {
 		s.noteParts(q, extras)
-		clear(p)
-		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
-		k.putExtras(extras)
 	}
 	if l := s.listOf(j); l == nil {
 		if q.Held.Replace(j, k); j.Reason() == Delayed {
@@ -302,17 +296,36 @@ func (s *Store) reshape(j *Job, holders int, body, extras []byte) *Job {
 			q.replaceInLevel(j, k)
 		}
 	}
+	if j.Place == InWaiting { // else it isn't counted
+		s.recountDead(k, j.DeadLetter())
+	}
+	q.Bytes += uint64(k.Size() - j.Size())
+	s.supplant(j, k)
+	return k
+}
+
+// copied copies a job to a new block with so many bytes of parts, this body and these extras.
+func (s *Store) copied(j *Job, parts int, body, extras []byte) *Job {
+	k := (*Job)(s.alloc.Alloc(jobSize + len(body) + parts))
+	*k = *j
+	k.BodyLen, k.Parts = uint32(len(body)), uint16(parts)
+	copy(k.Body(), body)
+	if p := k.RawParts(); p != nil {
+		clear(p)
+		copy(p, j.RawParts()[:min(int(j.Parts), partsHead+j.Holders()*holderLen)])
+		k.putExtras(extras)
+	}
+	return k
+}
+
+// supplant puts a job's copy in its place, in the table of jobs and among the timers, and frees the job.
+func (s *Store) supplant(j, k *Job) {
 	if j.timerPrev != nil {
 		*j.timerPrev = k
 		if k.timerNext != nil {
 			k.timerNext.timerPrev = &k.timerNext
 		}
 	}
-	if j.Place == InWaiting { // else it isn't counted
-		s.recountDead(k, j.DeadLetter())
-	}
 	s.jobs.Replace(&j.Entry, &k.Entry, s.hashID(&j.ID))
-	q.Bytes += uint64(k.Size() - j.Size())
 	s.FreeJob(j)
-	return k
 }

@@ -352,12 +352,26 @@ func (s *Store) UncountDelayed(q *Queue, pause func() bool) (done bool) {
 
 // MoveTo moves a job to another attached queue, where it is held.
 func (s *Store) MoveTo(j *Job, q *Queue) {
+	s.leaveQueue(j)
+	s.LoadInto(q, j)
+}
+
+// MoveAs is MoveTo for a job that gets other extras, as by [Store.Rewrite]. The job moves in memory: use the returned one from then on.
+func (s *Store) MoveAs(j *Job, q *Queue, extras []byte) *Job {
+	s.leaveQueue(j)
+	k := s.copied(j, partsLen(j.Holders(), len(extras)), j.Body(), extras)
+	s.supplant(j, k)
+	s.LoadInto(q, k)
+	return k
+}
+
+// leaveQueue takes a job out of its queue, which doesn't count it any more.
+func (s *Store) leaveQueue(j *Job) {
 	s.withdraw(j.Queue, j)
 	j.Queue.Bytes -= uint64(j.Size())
 	if j.Unique() != nil {
 		j.Queue.Uniques--
 	}
-	s.LoadInto(q, j)
 }
 
 // Queue finds an attached queue; nil where there is none of that name.

@@ -157,10 +157,13 @@ func (w *world) check(t require.TestingT) {
 		q := w.s.Queue([]byte(name))
 		require.NotNil(t, q)
 		var waiting, working, held []*store.Job
-		var size, letters uint64
+		var size, letters, unique uint64
 		var counted [store.Kept + 1]uint64
 		for id, j := range jobs {
 			counted[j.Reason()]++
+			if j.Unique() != nil {
+				unique++
+			}
 			require.Same(t, j, w.s.Lookup(&id))
 			if j.State == store.StateQueued {
 				if waiting = append(waiting, j); j.DeadLetter() {
@@ -213,6 +216,7 @@ func (w *world) check(t require.TestingT) {
 		}
 		require.GreaterOrEqual(t, q.Bytes, size)
 		require.Equal(t, letters, q.Dead())
+		require.Equal(t, unique, q.Uniques)
 		dead += letters
 	}
 	require.Equal(t, dead, w.s.Dead())
@@ -229,7 +233,24 @@ func TestStoreAgainstModel(t *testing.T) {
 		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			name := fmt.Sprint("q", w.r.IntN(3))
 			j := w.some(name)
-			switch op := w.r.IntN(24); {
+			switch op := w.r.IntN(25); {
+			case op == 24 && j != nil:
+				// To another queue, with other extras.
+				w.s.Hold(j)
+				other, holders := fmt.Sprint("q", w.r.IntN(3)), j.Holders()
+				if other == name {
+					break
+				}
+				extras := store.AppendExtra(nil, store.TagMoved, []byte{byte(w.r.IntN(2)), 1, 0, 0})
+				if w.r.IntN(2) == 0 {
+					extras = store.AppendExtra(extras, store.TagUnique, store.AppendUnique(nil, &store.UniqueBy{Strategy: store.UniqueBefore, Conflict: store.ConflictDrop}))
+				}
+				body := string(j.Body())
+				delete(w.queues[name], j.ID)
+				k := w.s.MoveAs(j, w.queue(other), extras)
+				w.queues[other][k.ID] = k
+				require.Equal(t, w.s.Queue([]byte(other)), k.Queue)
+				require.Equal(t, []any{string(extras), body, holders}, []any{string(k.Extras()), string(k.Body()), k.Holders()})
 			case op == 23 && j != nil && w.urgent > 0:
 				w.s.Hold(j)
 				p := w.r.IntN(3) - 1
