@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
@@ -21,6 +22,9 @@ import (
 // its job, and answers so: then the copy takes the place of this job, and is left to that node. If two nodes add the name at once, their IDs choose
 // between them, as if both had the job in a queue, and the one that goes on sends its job to the other when its own question is over. So there is one body, queue and set of
 // options wherever the nodes can hear each other.
+//
+// A question is over when the job here is known to be this node's, or is the other node's copy. Until then the job's record says that it is open (TagAsks), so a
+// restart, or a promotion, begins it anew instead of queueing the job (askNameAgain).
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
 
@@ -70,6 +74,7 @@ type nameAsk struct {
 	asked  []*Peer // those that haven't answered
 	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
 	again  bool    // that node was asked once more
+	anew   bool    // the node was started, or promoted, meanwhile, and asks when it is connected
 	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
 	copies int     // how many other nodes are to have the job
 	placed bool    // these were sent their copies, though the question is open
@@ -184,6 +189,10 @@ func (n *Node) placeNamed(ask *nameAsk) {
 		if before > 0 && j.Holders() > before {
 			n.spread(j)
 		}
+		if delayFrom(j, n.now) > 0 || j.Queue.Pause&PauseIn != 0 { // else it is queued now, which logs it
+			setAsksName(j, false)
+			n.log(LogState, j)
+		}
 	}
 	for _, number := range ask.waits {
 		if w := n.copiesWaitOf(number); w != nil {
@@ -211,7 +220,7 @@ func (n *Node) nameAdded(j *store.Job) {
 // node has, or it had ended before.
 func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	ask := n.nameAsks.open[*id]
-	n.nameAsks.end(id)
+	n.closeName(id)
 	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
 		n.nameAdded(j)
 		n.sendNamed(j, ask.yield...)
@@ -221,9 +230,26 @@ func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	return nil
 }
 
+// waitForNames keeps a question open for so many ms from now.
+func (n *Node) waitForNames(ask *nameAsk, ms int64) {
+	ask.due, ask.until = n.now+ms, n.now+ms
+	heap.Fix(&n.nameAsks.ends, ask.pos)
+}
+
+// closeName ends a question, and says whether it was open.
+func (n *Node) closeName(id *store.ID) bool {
+	if !n.nameAsks.end(id) {
+		return false
+	}
+	if j := n.store.Lookup(id); j != nil {
+		setAsksName(j, false)
+	}
+	return true
+}
+
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if n.nameAsks.end(id) {
+	if n.closeName(id) {
 		n.Stats.NamesKnown++
 	}
 }
@@ -237,24 +263,90 @@ func (n *Node) nameEnds(id *store.ID) *nameAsk {
 	return nil
 }
 
+// asksName says whether a job's record says that the question about its name is open.
+func asksName(j *store.Job) bool {
+	e := j.Extra(store.TagAsks)
+	return len(e) == 1 && e[0] == 1
+}
+
+// setAsksName notes that in the job's record, if it has room for that. The caller logs it.
+func setAsksName(j *store.Job, open bool) {
+	if e := j.Extra(store.TagAsks); len(e) == 1 {
+		if e[0] = 0; open {
+			e[0] = 1
+		}
+	}
+}
+
 // askName asks all nodes whether they know a new job. It returns false if there is none to ask. A job with a longer delay can wait longer for answers:
 // as long as the question is open, this node knows that another one that asks adds the job at the same moment.
 // copies is how many other nodes are to have it.
 func (n *Node) askName(j *store.Job, copies int) bool {
 	ask := &nameAsk{id: j.ID, copies: copies, due: n.now + askNameMS, until: n.now + min(max(askNameMS, delayFrom(j, n.now)), askDelayedMS)}
-	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: j.ID}}
+	if !n.askAll(ask) {
+		return false
+	}
+	n.openName(ask, j)
+	return true
+}
+
+// askAll asks all nodes about a job. It returns false if there is none to ask.
+func (n *Node) askAll(ask *nameAsk) bool {
+	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: ask.id}}
 	for _, p := range n.mesh.All() {
 		if p.Connected && n.mesh.features[p.ID].Names {
 			ask.asked = append(ask.asked, p)
 			s.to(p)
 		}
 	}
-	if len(ask.asked) == 0 {
+	return len(ask.asked) > 0
+}
+
+// openName begins a question. The caller logs the job.
+func (n *Node) openName(ask *nameAsk, j *store.Job) {
+	n.nameAsks.begin(ask)
+	setAsksName(j, true)
+	n.wake = min(n.wake, ask.due)
+}
+
+// askNameAgain is for a job that was loaded, or whose node was promoted, and whose question was open. It is asked again as soon as the node is connected, and the job waits as a new
+// one does. It says whether the job waits for the answers: not if it was left to another node.
+func (n *Node) askNameAgain(j *store.Job, same bool) bool {
+	if j.Flags&store.FlagQueuedOnce != 0 {
 		return false
 	}
-	n.nameAsks.begin(ask)
-	n.wake = min(n.wake, ask.due)
+	if !same || n.nameAsks.open[j.ID] == nil {
+		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: true}
+		n.openName(ask, j)
+	}
+	ask := n.nameAsks.open[j.ID]
+	wait := ask.until - n.now
+	if ask.anew {
+		wait += askWaitMS + askNameMS
+	}
+	n.delayed(j, max(wait, delayFrom(j, n.now)))
 	return true
+}
+
+// tickAnew asks the other nodes, if they are connected, or have had time for that. The job is queued where there is none to ask, or when the answers have come.
+func (n *Node) tickAnew(ask *nameAsk) {
+	if n.now < ask.until+askWaitMS && (n.mesh.Alone() || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })) {
+		ask.due = n.now + askAgainMS
+		heap.Fix(&n.nameAsks.ends, ask.pos)
+		return
+	}
+	ask.anew = false
+	j := n.store.Lookup(&ask.id)
+	if j == nil || !waitsForName(j) {
+		n.placeNamed(n.endNameAsk(&ask.id))
+		return
+	}
+	if !n.askAll(ask) {
+		n.answeredName(ask, j)
+		return
+	}
+	n.waitForNames(ask, askNameMS)
+	n.wakeAt(j, n.now+max(askNameMS, delayFrom(j, n.now)))
 }
 
 // tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that; where very many questions end at a time, the next
@@ -263,6 +355,11 @@ func (n *Node) tickNames() {
 	ends := &n.nameAsks.ends
 	for budget := tickBudget; len(*ends) > 0 && (*ends)[0].due <= n.now && budget > 0; {
 		ask, from := (*ends)[0], len(n.effects)
+		if ask.anew {
+			n.tickAnew(ask)
+			budget -= 1 + n.cost(from)
+			continue
+		}
 		if ask.due < ask.until {
 			ask.due = ask.until
 			heap.Fix(ends, ask.pos)
@@ -350,9 +447,8 @@ func (n *Node) sendNamed(j *store.Job, to ...*Peer) {
 
 // yields keeps a question open, until a node has sent its copy of a job that both add at this moment, and that this one leaves to it.
 func (n *Node) yields(ask *nameAsk, p *Peer) {
-	ask.left = p
-	ask.due, ask.until = n.now+askDelayedMS, n.now+askDelayedMS
-	heap.Fix(&n.nameAsks.ends, ask.pos)
+	ask.left, ask.anew = p, false
+	n.waitForNames(ask, askDelayedMS)
 }
 
 // askAgain asks the node once more that a job was left to: it was asked before it added the job, and knew nothing of it.
@@ -412,6 +508,8 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	case j == nil || !waitsForName(j):
 		n.placeNamed(n.endNameAsk(&id))
 		return
+	case ask.anew: // late: this node asks all when it is connected
+		return
 	case known: // a node of a former release, which sends no copy
 		n.nameKnown(&id)
 		j = n.meet(p, j)
@@ -421,7 +519,13 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	if ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p }); len(ask.asked) > 0 {
 		return
 	}
-	if n.mayHaveHeir(j) { // a node that answered holds a copy for one that can't be asked: that one may have given the job to a client
+	n.answeredName(ask, j)
+}
+
+// answeredName is for a job that waits for answers, when all have come, and no node knows it.
+func (n *Node) answeredName(ask *nameAsk, j *store.Job) {
+	id := ask.id
+	if n.mayHaveHeir(j) { // a node that can't be asked holds it: that one may have given the job to a client
 		n.nameKnown(&id)
 		n.leaveJob(j, delayFrom(j, n.now))
 		return
