@@ -24,7 +24,8 @@ import (
 // options wherever the nodes can hear each other.
 //
 // A question is over when the job here is known to be this node's, or is the other node's copy. Until then the job's record says that it is open (TagAsks), so a
-// restart, or a promotion, begins it anew instead of queueing the job (askNameAgain).
+// restart, or a promotion, begins it anew instead of queueing the job (askNameAgain). A job that was left to another node, and whose copy hasn't come, is asked for
+// again and again (stayLeft), until this node queues its own when the retry time is over.
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
 
@@ -63,6 +64,9 @@ func NameOf(j *store.Job) []byte {
 // askDelayedMS is for how long at most a job with a name and a longer delay waits for answers, see [Node.askName].
 const askDelayedMS = 4 * askNameMS
 
+// askLeftMS is the time between questions for the copy of a job that was left to another node.
+const askLeftMS = 5_000
+
 // nameAsks are the jobs with names about which other nodes are asked.
 type nameAsks struct {
 	open map[store.ID]*nameAsk
@@ -74,7 +78,9 @@ type nameAsk struct {
 	asked  []*Peer // those that haven't answered
 	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
 	again  bool    // that node was asked once more
+	stays  bool    // the copy that is to take the job's place hasn't come in time
 	anew   bool    // the node was started, or promoted, meanwhile, and asks when it is connected
+	told   bool    // what has become of the ADDJOB is counted
 	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
 	copies int     // how many other nodes are to have the job
 	placed bool    // these were sent their copies, though the question is open
@@ -171,10 +177,10 @@ func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
 }
 
 // mayPlaceName says whether copies of a job may be sent: if it has a name, it is known whether another node has the name's job, or the others have had time
-// to say so.
-func (n *Node) mayPlaceName(id *store.ID) bool {
-	ask := n.nameAsks.open[*id]
-	return ask == nil || ask.placed
+// to say so. If it was left to a node that can't be reached now, this node's job may be all that there is.
+func (n *Node) mayPlaceName(j *store.Job) bool {
+	ask := n.nameAsks.open[j.ID]
+	return ask == nil || ask.placed || ask.stays && n.mayHaveHeir(j)
 }
 
 // placeNamed sends the copies of a job with a name that is this node's; nil: it is another one's. It may move. The clients that wait for the copies go on.
@@ -217,17 +223,34 @@ func (n *Node) nameAdded(j *store.Job) {
 }
 
 // endNameAsk ends a question about a job with a name. If the job is still this node's, here or with a client, this node has added it. Otherwise another
-// node has, or it had ended before.
+// node has, or it had ended before. If that one's copy hasn't come, the question stays open.
 func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	ask := n.nameAsks.open[*id]
-	n.closeName(id)
-	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
-		n.nameAdded(j)
+	switch j := n.store.Lookup(id); {
+	case j != nil && n.isNamedHere(j):
+		n.closeName(id)
+		if !ask.told {
+			n.nameAdded(j)
+		}
 		n.sendNamed(j, ask.yield...)
 		return ask
+	case j != nil && asksName(j) && j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0:
+		n.stayLeft(ask)
+	default:
+		n.nameKnown(id)
 	}
-	n.Stats.NamesKnown++
 	return nil
+}
+
+// stayLeft is for a job that was left to another node, whose copy hasn't come: the connection may have ended meanwhile, or that node was started anew. It is
+// asked for again later, see [Node.tickNames].
+func (n *Node) stayLeft(ask *nameAsk) {
+	if !ask.told {
+		ask.told = true
+		n.Stats.NamesKnown++
+	}
+	ask.stays, ask.asked = true, nil
+	n.waitForNames(ask, askLeftMS)
 }
 
 // waitForNames keeps a question open for so many ms from now.
@@ -249,7 +272,7 @@ func (n *Node) closeName(id *store.ID) bool {
 
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if n.closeName(id) {
+	if ask := n.nameAsks.open[*id]; ask != nil && n.closeName(id) && !ask.told {
 		n.Stats.NamesKnown++
 	}
 }
@@ -257,10 +280,22 @@ func (n *Node) nameKnown(id *store.ID) {
 // nameEnds is for a job that a client ends, or puts into its queue. If other nodes are still asked about its name, it counts as added before. The question
 // is returned as by endNameAsk.
 func (n *Node) nameEnds(id *store.ID) *nameAsk {
-	if len(n.nameAsks.open) > 0 && n.nameAsks.open[*id] != nil {
+	if len(n.nameAsks.open) == 0 || n.nameAsks.open[*id] == nil {
+		return nil
+	}
+	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
 		return n.endNameAsk(id)
 	}
+	n.nameKnown(id)
 	return nil
+}
+
+// nameQueued is for a job that comes into its queue here. If it was left to another node, whose copy hasn't come, this node goes on with its own: the job's time is over.
+func (n *Node) nameQueued(j *store.Job) {
+	if ask := n.nameAsks.open[j.ID]; ask != nil && ask.told {
+		n.closeName(&j.ID)
+		n.sendNamed(j, ask.yield...)
+	}
 }
 
 // asksName says whether a job's record says that the question about its name is open.
@@ -310,14 +345,15 @@ func (n *Node) openName(ask *nameAsk, j *store.Job) {
 }
 
 // askNameAgain is for a job that was loaded, or whose node was promoted, and whose question was open. It is asked again as soon as the node is connected, and the job waits as a new
-// one does. It says whether the job waits for the answers: not if it was left to another node.
+// one does. One that was left to another node stays so. What has become of that one's ADDJOB is counted, here or there. It says whether the job waits for the answers.
 func (n *Node) askNameAgain(j *store.Job, same bool) bool {
-	if j.Flags&store.FlagQueuedOnce != 0 {
-		return false
-	}
+	left := j.Flags&store.FlagQueuedOnce != 0
 	if !same || n.nameAsks.open[j.ID] == nil {
-		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: true}
+		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: !left, stays: left, told: left}
 		n.openName(ask, j)
+	}
+	if left {
+		return false
 	}
 	ask := n.nameAsks.open[j.ID]
 	wait := ask.until - n.now
@@ -364,11 +400,23 @@ func (n *Node) tickNames() {
 			ask.due = ask.until
 			heap.Fix(ends, ask.pos)
 		} else {
-			ask = n.endNameAsk(&ask.id)
+			ask = n.nameTimeOver(ask)
 		}
 		n.placeNamed(ask)
 		budget -= 1 + n.cost(from)
 	}
+}
+
+// nameTimeOver is endNameAsk for a question whose time is over. The copy of a job that was left to another node is asked for again: of all nodes, since a replica may
+// have been promoted in that node's place.
+func (n *Node) nameTimeOver(ask *nameAsk) *nameAsk {
+	left := ask.stays
+	ended := n.endNameAsk(&ask.id)
+	if left && n.nameAsks.open[ask.id] == ask {
+		n.askAll(ask)
+		ask.asked = nil // a node that doesn't know it says nothing about the one that the job was left to
+	}
+	return ended
 }
 
 // wakeForNames sees to it that tickNames is called in time.
@@ -417,7 +465,7 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 			return
 		}
 		switch {
-		case adding: // the sender leaves it to this node, and is sent this node's when it is known that nobody has had it before
+		case adding, ask != nil && ask.stays && !n.isNamedHere(j): // the sender leaves it to this node, and is sent this node's, or the one that this node waits for, when it is known which of them counts
 			answer.Flags |= wire.OfName
 			if !slices.Contains(ask.yield, p) {
 				ask.yield = append(ask.yield, p)
@@ -447,8 +495,15 @@ func (n *Node) sendNamed(j *store.Job, to ...*Peer) {
 
 // yields keeps a question open, until a node has sent its copy of a job that both add at this moment, and that this one leaves to it.
 func (n *Node) yields(ask *nameAsk, p *Peer) {
-	ask.left, ask.anew = p, false
+	if ask.left = p; ask.stays {
+		return // it is asked for again already
+	}
+	ask.anew = false
 	n.waitForNames(ask, askDelayedMS)
+	if j := n.store.Lookup(&ask.id); j != nil && !asksName(j) {
+		setAsksName(j, true)
+		n.log(LogState, j)
+	}
 }
 
 // askAgain asks the node once more that a job was left to: it was asked before it added the job, and knew nothing of it.
@@ -494,7 +549,7 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	switch known := m.Flags&wire.Known != 0; {
-	case ask.left != nil && !known:
+	case (ask.left != nil || ask.stays) && !known:
 		if ask.left == p {
 			n.askAgain(ask)
 		}
@@ -526,8 +581,8 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 func (n *Node) answeredName(ask *nameAsk, j *store.Job) {
 	id := ask.id
 	if n.mayHaveHeir(j) { // a node that can't be asked holds it: that one may have given the job to a client
-		n.nameKnown(&id)
 		n.leaveJob(j, delayFrom(j, n.now))
+		n.endNameAsk(&id)
 		return
 	}
 	n.placeNamed(n.endNameAsk(&id))
