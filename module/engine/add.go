@@ -160,7 +160,9 @@ func (n *Node) extrasOf(a *Add, family []byte, unique bool) []byte {
 		all = store.AppendExtra(all, store.TagCron, a.Slot.value())
 	}
 	if a.Name != nil {
-		all = store.AppendExtra(all, store.TagName, a.Name)
+		if all = store.AppendExtra(all, store.TagName, a.Name); !n.mesh.Alone() {
+			all = store.AppendExtra(all, store.TagAsks, []byte{0})
+		}
 	}
 	if unique {
 		all = store.AppendExtra(all, store.TagUnique, n.attributes(a))

@@ -244,7 +244,7 @@ func (job *waitedJob) hasAt(node wire.Node) bool {
 // for, has to be where these are: see [Node.beside].
 func (n *Node) mayCopy(j *store.Job) bool {
 	deferred, _ := n.Waits(j)
-	return j.Retry > 0 && !deferred && n.store.Dependents(&j.ID) == nil && n.pendingAddOf(&j.ID) == nil && n.mayPlaceName(&j.ID)
+	return j.Retry > 0 && !deferred && n.store.Dependents(&j.ID) == nil && n.pendingAddOf(&j.ID) == nil && n.mayPlaceName(j)
 }
 
 // sendMissing sends copies of a job to further nodes, if too few should have it, and says how many. It sends the copy again to nodes that

@@ -364,6 +364,8 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.store.Work(j, at)
 	case j.State == store.StateAcked:
 		n.settleEnded(j)
+	case asksName(j) && n.askNameAgain(j, s.Same):
+		return
 	case n.wasShutOut(j):
 		n.setTime(j, n.now)
 	case n.delayedHere(j):

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"jobmesh/module/membership"
 	"jobmesh/module/store"
 	"jobmesh/module/table"
 	"jobmesh/module/wire"
@@ -21,6 +22,10 @@ import (
 // its job, and answers so: then the copy takes the place of this job, and is left to that node. If two nodes add the name at once, their IDs choose
 // between them, as if both had the job in a queue, and the one that goes on sends its job to the other when its own question is over. So there is one body, queue and set of
 // options wherever the nodes can hear each other.
+//
+// A question is over when the job here is known to be this node's, or is the other node's copy. Until then the job's record says that it is open (TagAsks), so a
+// restart, or a promotion, begins it anew instead of queueing the job (askNameAgain). A job that was left to another node, and whose copy hasn't come, is asked for
+// again and again (stayLeft), until this node queues its own when the retry time is over.
 //
 // The end of such a job is told to all nodes, not only to its holders: it is the name that they remember.
 
@@ -59,6 +64,9 @@ func NameOf(j *store.Job) []byte {
 // askDelayedMS is for how long at most a job with a name and a longer delay waits for answers, see [Node.askName].
 const askDelayedMS = 4 * askNameMS
 
+// askLeftMS is the time between questions for the copy of a job that was left to another node.
+const askLeftMS = 5_000
+
 // nameAsks are the jobs with names about which other nodes are asked.
 type nameAsks struct {
 	open map[store.ID]*nameAsk
@@ -70,6 +78,9 @@ type nameAsk struct {
 	asked  []*Peer // those that haven't answered
 	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
 	again  bool    // that node was asked once more
+	stays  bool    // the copy that is to take the job's place hasn't come in time
+	anew   bool    // the node was started, or promoted, meanwhile, and asks when it is connected
+	told   bool    // what has become of the ADDJOB is counted
 	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
 	copies int     // how many other nodes are to have the job
 	placed bool    // these were sent their copies, though the question is open
@@ -166,10 +177,10 @@ func (n *Node) enlistNamed(j *store.Job, elsewhere int) {
 }
 
 // mayPlaceName says whether copies of a job may be sent: if it has a name, it is known whether another node has the name's job, or the others have had time
-// to say so.
-func (n *Node) mayPlaceName(id *store.ID) bool {
-	ask := n.nameAsks.open[*id]
-	return ask == nil || ask.placed
+// to say so. If it was left to a node that can't be reached now, this node's job may be all that there is.
+func (n *Node) mayPlaceName(j *store.Job) bool {
+	ask := n.nameAsks.open[j.ID]
+	return ask == nil || ask.placed || ask.stays && n.mayHaveHeir(j)
 }
 
 // placeNamed sends the copies of a job with a name that is this node's; nil: it is another one's. It may move. The clients that wait for the copies go on.
@@ -183,6 +194,10 @@ func (n *Node) placeNamed(ask *nameAsk) {
 		j = n.place(j, ask.copies-n.countHolders(j, func(p *Peer) bool { return p.Connected }), wire.NoReply)
 		if before > 0 && j.Holders() > before {
 			n.spread(j)
+		}
+		if delayFrom(j, n.now) > 0 || j.Queue.Pause&PauseIn != 0 { // else it is queued now, which logs it
+			setAsksName(j, false)
+			n.log(LogState, j)
 		}
 	}
 	for _, number := range ask.waits {
@@ -208,22 +223,56 @@ func (n *Node) nameAdded(j *store.Job) {
 }
 
 // endNameAsk ends a question about a job with a name. If the job is still this node's, here or with a client, this node has added it. Otherwise another
-// node has, or it had ended before.
+// node has, or it had ended before. If that one's copy hasn't come, the question stays open.
 func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	ask := n.nameAsks.open[*id]
-	n.nameAsks.end(id)
-	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
-		n.nameAdded(j)
+	switch j := n.store.Lookup(id); {
+	case j != nil && n.isNamedHere(j):
+		n.closeName(id)
+		if !ask.told {
+			n.nameAdded(j)
+		}
 		n.sendNamed(j, ask.yield...)
 		return ask
+	case j != nil && asksName(j) && j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0:
+		n.stayLeft(ask)
+	default:
+		n.nameKnown(id)
 	}
-	n.Stats.NamesKnown++
 	return nil
+}
+
+// stayLeft is for a job that was left to another node, whose copy hasn't come: the connection may have ended meanwhile, or that node was started anew. It is
+// asked for again later, see [Node.tickNames].
+func (n *Node) stayLeft(ask *nameAsk) {
+	if !ask.told {
+		ask.told = true
+		n.Stats.NamesKnown++
+	}
+	ask.stays, ask.asked = true, nil
+	n.waitForNames(ask, askLeftMS)
+}
+
+// waitForNames keeps a question open for so many ms from now.
+func (n *Node) waitForNames(ask *nameAsk, ms int64) {
+	ask.due, ask.until = n.now+ms, n.now+ms
+	heap.Fix(&n.nameAsks.ends, ask.pos)
+}
+
+// closeName ends a question, and says whether it was open.
+func (n *Node) closeName(id *store.ID) bool {
+	if !n.nameAsks.end(id) {
+		return false
+	}
+	if j := n.store.Lookup(id); j != nil {
+		setAsksName(j, false)
+	}
+	return true
 }
 
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if n.nameAsks.end(id) {
+	if ask := n.nameAsks.open[*id]; ask != nil && n.closeName(id) && !ask.told {
 		n.Stats.NamesKnown++
 	}
 }
@@ -231,10 +280,37 @@ func (n *Node) nameKnown(id *store.ID) {
 // nameEnds is for a job that a client ends, or puts into its queue. If other nodes are still asked about its name, it counts as added before. The question
 // is returned as by endNameAsk.
 func (n *Node) nameEnds(id *store.ID) *nameAsk {
-	if len(n.nameAsks.open) > 0 && n.nameAsks.open[*id] != nil {
+	if len(n.nameAsks.open) == 0 || n.nameAsks.open[*id] == nil {
+		return nil
+	}
+	if j := n.store.Lookup(id); j != nil && n.isNamedHere(j) {
 		return n.endNameAsk(id)
 	}
+	n.nameKnown(id)
 	return nil
+}
+
+// nameQueued is for a job that comes into its queue here. If it was left to another node, whose copy hasn't come, this node goes on with its own: the job's time is over.
+func (n *Node) nameQueued(j *store.Job) {
+	if ask := n.nameAsks.open[j.ID]; ask != nil && ask.told {
+		n.closeName(&j.ID)
+		n.sendNamed(j, ask.yield...)
+	}
+}
+
+// asksName says whether a job's record says that the question about its name is open.
+func asksName(j *store.Job) bool {
+	e := j.Extra(store.TagAsks)
+	return len(e) == 1 && e[0] == 1
+}
+
+// setAsksName notes that in the job's record, if it has room for that. The caller logs it.
+func setAsksName(j *store.Job, open bool) {
+	if e := j.Extra(store.TagAsks); len(e) == 1 {
+		if e[0] = 0; open {
+			e[0] = 1
+		}
+	}
 }
 
 // askName asks all nodes whether they know a new job. It returns false if there is none to ask. A job with a longer delay can wait longer for answers:
@@ -242,19 +318,71 @@ func (n *Node) nameEnds(id *store.ID) *nameAsk {
 // copies is how many other nodes are to have it.
 func (n *Node) askName(j *store.Job, copies int) bool {
 	ask := &nameAsk{id: j.ID, copies: copies, due: n.now + askNameMS, until: n.now + min(max(askNameMS, delayFrom(j, n.now)), askDelayedMS)}
-	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: j.ID}}
+	if !n.askAll(ask) {
+		return false
+	}
+	n.openName(ask, j)
+	return true
+}
+
+// askAll asks all nodes about a job. It returns false if there is none to ask.
+func (n *Node) askAll(ask *nameAsk) bool {
+	s := sending{n: n, m: &wire.Message{Kind: wire.AskName, ID: ask.id}}
 	for _, p := range n.mesh.All() {
 		if p.Connected && n.mesh.features[p.ID].Names {
 			ask.asked = append(ask.asked, p)
 			s.to(p)
 		}
 	}
-	if len(ask.asked) == 0 {
+	return len(ask.asked) > 0
+}
+
+// openName begins a question. The caller logs the job.
+func (n *Node) openName(ask *nameAsk, j *store.Job) {
+	n.nameAsks.begin(ask)
+	setAsksName(j, true)
+	n.wake = min(n.wake, ask.due)
+}
+
+// askNameAgain is for a job that was loaded, or whose node was promoted, and whose question was open. It is asked again as soon as the node is connected, and the job waits as a new
+// one does. One that was left to another node stays so. What has become of that one's ADDJOB is counted, here or there. It says whether the job waits for the answers.
+func (n *Node) askNameAgain(j *store.Job, same bool) bool {
+	left := j.Flags&store.FlagQueuedOnce != 0
+	if !same || n.nameAsks.open[j.ID] == nil {
+		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: !left, stays: left, told: left}
+		n.openName(ask, j)
+	}
+	if left {
 		return false
 	}
-	n.nameAsks.begin(ask)
-	n.wake = min(n.wake, ask.due)
+	ask := n.nameAsks.open[j.ID]
+	wait := ask.until - n.now
+	if ask.anew {
+		wait += askWaitMS + askNameMS
+	}
+	n.delayed(j, max(wait, delayFrom(j, n.now)))
 	return true
+}
+
+// tickAnew asks the other nodes, if they are connected, or have had time for that. The job is queued where there is none to ask, or when the answers have come.
+func (n *Node) tickAnew(ask *nameAsk) {
+	if n.now < ask.until+askWaitMS && (n.mesh.Alone() || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })) {
+		ask.due = n.now + askAgainMS
+		heap.Fix(&n.nameAsks.ends, ask.pos)
+		return
+	}
+	ask.anew = false
+	j := n.store.Lookup(&ask.id)
+	if j == nil || !waitsForName(j) {
+		n.placeNamed(n.endNameAsk(&ask.id))
+		return
+	}
+	if !n.askAll(ask) {
+		n.answeredName(ask, j)
+		return
+	}
+	n.waitForNames(ask, askNameMS)
+	n.wakeAt(j, n.now+max(askNameMS, delayFrom(j, n.now)))
 }
 
 // tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that; where very many questions end at a time, the next
@@ -263,15 +391,32 @@ func (n *Node) tickNames() {
 	ends := &n.nameAsks.ends
 	for budget := tickBudget; len(*ends) > 0 && (*ends)[0].due <= n.now && budget > 0; {
 		ask, from := (*ends)[0], len(n.effects)
+		if ask.anew {
+			n.tickAnew(ask)
+			budget -= 1 + n.cost(from)
+			continue
+		}
 		if ask.due < ask.until {
 			ask.due = ask.until
 			heap.Fix(ends, ask.pos)
 		} else {
-			ask = n.endNameAsk(&ask.id)
+			ask = n.nameTimeOver(ask)
 		}
 		n.placeNamed(ask)
 		budget -= 1 + n.cost(from)
 	}
+}
+
+// nameTimeOver is endNameAsk for a question whose time is over. The copy of a job that was left to another node is asked for again: of all nodes, since a replica may
+// have been promoted in that node's place.
+func (n *Node) nameTimeOver(ask *nameAsk) *nameAsk {
+	left := ask.stays
+	ended := n.endNameAsk(&ask.id)
+	if left && n.nameAsks.open[ask.id] == ask {
+		n.askAll(ask)
+		ask.asked = nil // a node that doesn't know it says nothing about the one that the job was left to
+	}
+	return ended
 }
 
 // wakeForNames sees to it that tickNames is called in time.
@@ -320,7 +465,7 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 			return
 		}
 		switch {
-		case adding: // the sender leaves it to this node, and is sent this node's when it is known that nobody has had it before
+		case adding, ask != nil && ask.stays && !n.isNamedHere(j): // the sender leaves it to this node, and is sent this node's, or the one that this node waits for, when it is known which of them counts
 			answer.Flags |= wire.OfName
 			if !slices.Contains(ask.yield, p) {
 				ask.yield = append(ask.yield, p)
@@ -350,9 +495,15 @@ func (n *Node) sendNamed(j *store.Job, to ...*Peer) {
 
 // yields keeps a question open, until a node has sent its copy of a job that both add at this moment, and that this one leaves to it.
 func (n *Node) yields(ask *nameAsk, p *Peer) {
-	ask.left = p
-	ask.due, ask.until = n.now+askDelayedMS, n.now+askDelayedMS
-	heap.Fix(&n.nameAsks.ends, ask.pos)
+	if ask.left = p; ask.stays {
+		return // it is asked for again already
+	}
+	ask.anew = false
+	n.waitForNames(ask, askDelayedMS)
+	if j := n.store.Lookup(&ask.id); j != nil && !asksName(j) {
+		setAsksName(j, true)
+		n.log(LogState, j)
+	}
 }
 
 // askAgain asks the node once more that a job was left to: it was asked before it added the job, and knew nothing of it.
@@ -398,7 +549,7 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	}
 	j := n.store.Lookup(&id)
 	switch known := m.Flags&wire.Known != 0; {
-	case ask.left != nil && !known:
+	case (ask.left != nil || ask.stays) && !known:
 		if ask.left == p {
 			n.askAgain(ask)
 		}
@@ -412,6 +563,8 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	case j == nil || !waitsForName(j):
 		n.placeNamed(n.endNameAsk(&id))
 		return
+	case ask.anew: // late: this node asks all when it is connected
+		return
 	case known: // a node of a former release, which sends no copy
 		n.nameKnown(&id)
 		j = n.meet(p, j)
@@ -421,9 +574,15 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	if ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p }); len(ask.asked) > 0 {
 		return
 	}
-	if n.mayHaveHeir(j) { // a node that answered holds a copy for one that can't be asked: that one may have given the job to a client
-		n.nameKnown(&id)
+	n.answeredName(ask, j)
+}
+
+// answeredName is for a job that waits for answers, when all have come, and no node knows it.
+func (n *Node) answeredName(ask *nameAsk, j *store.Job) {
+	id := ask.id
+	if n.mayHaveHeir(j) { // a node that can't be asked holds it: that one may have given the job to a client
 		n.leaveJob(j, delayFrom(j, n.now))
+		n.endNameAsk(&id)
 		return
 	}
 	n.placeNamed(n.endNameAsk(&id))

@@ -96,8 +96,10 @@ func (n *Node) copyOf(j *store.Job, kind wire.Kind) *wire.Message {
 			Repl: j.Repl, Nacks: j.Nacks, Deliveries: j.Deliveries, Body: j.Body(), Extras: j.Extras(),
 		},
 	}
-	if m.Job.Extras != nil && j.Extra(store.TagSlots) != nil {
-		m.Job.Extras = store.AppendExtrasBut(nil, m.Job.Extras, store.TagSlots)
+	for _, own := range [...]store.Tag{store.TagSlots, store.TagAsks} {
+		if m.Job.Extras != nil && j.Extra(own) != nil {
+			m.Job.Extras = store.AppendExtrasBut(nil, m.Job.Extras, own)
+		}
 	}
 	return m
 }
@@ -644,12 +646,17 @@ func (n *Node) queueNew(j *store.Job) {
 
 // delayNew queues a new job in so many ms.
 func (n *Node) delayNew(j *store.Job, after int64) {
+	n.delayed(j, after)
+	n.log(LogJob, j)
+	n.touch(j.Queue)
+}
+
+// delayed makes a job wait for its first queueing here in so many ms.
+func (n *Node) delayed(j *store.Job, after int64) {
 	n.setTime(j, n.now+after)
 	setAnnounced(j)
 	n.store.Count(j, store.Delayed)
 	n.arm(j)
-	n.log(LogJob, j)
-	n.touch(j.Queue)
 }
 
 func (n *Node) refuse(p *Peer, m *wire.Message, reason uint32) {

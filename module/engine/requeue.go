@@ -160,6 +160,7 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 	}
 	if !asks && n.addsNow(j) {
 		// Give way: the sender has had the job for longer than this node, and will say so (names_announced).
+		setAsksName(j, true) // until then
 		n.leaveJob(j, max(delayFrom(j, n.now), store.AnnounceMS))
 		return
 	}

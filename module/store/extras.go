@@ -74,6 +74,8 @@ const (
 	TagBody Tag = 28
 	// TagStays: a client has given the job another time, so it doesn't go by a flush that comes late (package engine). It has no bytes.
 	TagStays Tag = 29
+	// TagAsks: whether the question about the job's name is open, one byte: 1 if it is, else 0 (package engine). This extra isn't sent to other nodes.
+	TagAsks Tag = 30
 )
 
 // The lengths of a TagEnd: of a job that hasn't ended, and of one that has.
