@@ -16,9 +16,9 @@ func (n *Node) push(j *store.Job) {
 		n.clearWorker(j)
 		n.endLease(j)
 		n.leaveSlot(j)
-		if len(n.nameAsks.open) > 0 {
-			n.nameQueued(j)
-		}
+	}
+	if len(n.nameAsks.open) > 0 {
+		n.nameQueued(j)
 	}
 	n.pushLeft(j)
 }
