@@ -164,7 +164,7 @@ func (h *host) Down(p *Peer) {
 	h.questions.open.Begin()
 	h.node().hurryTick()
 	h.node().acksDown(p)
-	h.locks.Down(p.Base())
+	h.locks.Down()
 }
 
 // Silent is called when a node has been silent for the node timeout.

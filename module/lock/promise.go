@@ -236,7 +236,7 @@ func (n *Node) answerLate(p *membership.Peer, m *wire.Message) bool {
 	return true
 }
 
-// dropLate drops the Claims of a node that wait for the disk, when its connection begins or ends: the answer is for that connection. If
+// dropLate drops the Claims of a node that wait for the disk, when a new connection begins: the answer would be for the former one. If
 // the node still wants the lock, it asks again.
 func (n *Node) dropLate(p *membership.Peer) {
 	n.votes.late = slices.DeleteFunc(n.votes.late, func(l lateClaim) bool { return l.node == p.Node })

@@ -219,7 +219,7 @@ func (h *host) TurnAway(p *membership.Peer)            { h.Disconnect(p) }
 func (h *host) Added(*membership.Peer)                 { h.locks.Joins() }
 func (h *host) Returning(*membership.Peer)             {}
 func (h *host) Up(p *membership.Peer)                  { h.locks.Up(p) }
-func (h *host) Down(p *membership.Peer)                { h.locks.Down(p) }
+func (h *host) Down(*membership.Peer)                  { h.locks.Down() }
 func (h *host) Silent(*membership.Peer)                {}
 func (h *host) Back(*membership.Peer)                  {}
 func (h *host) Gone(p *membership.Peer)                { h.locks.Gone(p) }

@@ -354,11 +354,7 @@ func (n *Node) Up(p *membership.Peer) {
 	n.syncUp(p)
 }
 
-// Down follows a node whose connection has ended.
-func (n *Node) Down(p *membership.Peer) {
-	n.dropLate(p)
-	n.countAnew()
-}
+func (n *Node) Down() { n.countAnew() }
 
 // Gone follows a node that was forgotten: its votes don't count any more.
 func (n *Node) Gone(p *membership.Peer) {
