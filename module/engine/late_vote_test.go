@@ -12,7 +12,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// letter is a message under way.
+// letterTo is a message under way.
 type letterTo struct {
 	from, to int
 	bytes    []byte

@@ -103,7 +103,7 @@ func TestRunsOfJobsComeIntoTheirPlaces(t *testing.T) {
 					case "again":
 						w.s.Push(j)
 					case "move":
-						j, _ = w.s.SetExtra(j, store.TagFailure, []byte("0123456789"))
+						_, _ = w.s.SetExtra(j, store.TagFailure, []byte("0123456789"))
 					case "remove":
 						if i%3 == 0 {
 							w.s.Remove(j)
