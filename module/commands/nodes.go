@@ -84,15 +84,20 @@ func timesText(times map[uint32]uint64) string {
 // parseTimes skips whatever it can't read.
 func parseTimes(text string) map[uint32]uint64 {
 	times := map[uint32]uint64{}
+	eachTime(text, 32, func(node, at uint64) { times[uint32(node)] = at })
+	return times
+}
+
+// eachTime reads a list of hexadecimal names of so many bits, each with a creation time. It skips whatever it can't read.
+func eachTime(text string, bits int, do func(name, at uint64)) {
 	for entry := range strings.SplitSeq(text, ",") {
-		name, at, _ := strings.Cut(entry, ":")
-		node, wrong := strconv.ParseUint(name, 16, 32)
-		ctime, err := strconv.ParseUint(at, 10, 64)
+		before, after, _ := strings.Cut(entry, ":")
+		name, wrong := strconv.ParseUint(before, 16, bits)
+		at, err := strconv.ParseUint(after, 10, 64)
 		if wrong == nil && err == nil {
-			times[uint32(node)] = ctime
+			do(name, at)
 		}
 	}
-	return times
 }
 
 // parseKnown reads the fields of that line. Nothing is known of what it can't read.
@@ -131,14 +136,7 @@ func parseDeletions(f []string) (d engine.Deletions) {
 		return d
 	}
 	d.All, _ = strconv.ParseUint(f[1], 10, 64)
-	for entry := range strings.SplitSeq(f[2], ",") {
-		hash, at, _ := strings.Cut(entry, ":")
-		h, wrong := strconv.ParseUint(hash, 16, 64)
-		c, err := strconv.ParseUint(at, 10, 64)
-		if wrong == nil && err == nil {
-			d.Queues = append(d.Queues, engine.QueueDeleted{Name: h, UpTo: c})
-		}
-	}
+	eachTime(f[2], 64, func(hash, at uint64) { d.Queues = append(d.Queues, engine.QueueDeleted{Name: hash, UpTo: at}) })
 	return d
 }
 

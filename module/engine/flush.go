@@ -268,9 +268,7 @@ func (fl *flushing) spare(j *store.Job) {
 
 // outliveFlush keeps a job that has just come into its queue from going by a flush under way.
 func (n *Node) outliveFlush(j *store.Job) {
-	if len(n.flushes.open) > 0 {
-		n.flushesOf(j, func(fl *flushing) { fl.spare(j) })
-	}
+	n.flushesOf(j, func(fl *flushing) { fl.spare(j) })
 }
 
 // outliveUnlessGoing is outliveFlush for a job that is about to wait here. It is kept from those flushes by which it wouldn't go now.
@@ -284,9 +282,6 @@ func (n *Node) outliveUnlessGoing(j *store.Job) {
 
 // outliveAsGivenBack is outliveUnlessGoing for a job that is about to be queued, or put off, if the flush left it to a client, here or at another node.
 func (n *Node) outliveAsGivenBack(j *store.Job) {
-	if len(n.flushes.open) == 0 {
-		return
-	}
 	if j.Place == store.InWorking || j.Flags&store.FlagQueuedOnce != 0 && j.State == store.StateActive {
 		n.outliveUnlessGoing(j)
 	}

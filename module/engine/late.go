@@ -171,25 +171,26 @@ type knows struct {
 
 // Known returns what the nodes' file is to keep.
 func (n *Node) Known() Known {
-	k := Known{All: n.knows.all, Since: map[uint32]uint64{}, Gone: map[uint32]uint64{}}
-	for node, at := range n.knows.since {
-		k.Since[uint32(node)] = at
-	}
-	for node, at := range n.knows.gone {
-		k.Gone[uint32(node)] = at
-	}
-	return k
+	return Known{All: n.knows.all, Since: rekeyed[uint32](n.knows.since), Gone: rekeyed[uint32](n.knows.gone)}
 }
 
 // SetKnown sets what the nodes' file has kept, if it counts.
 func (n *Node) SetKnown(k Known) {
-	n.knows = knows{all: k.All, since: map[prefix]uint64{}, gone: map[prefix]uint64{}}
-	for node, at := range k.Since {
-		n.knows.since[prefix(node)] = at
+	n.knows = knows{all: k.All, since: rekeyed[prefix](k.Since), gone: rekeyed[prefix](k.Gone)}
+}
+
+// rekeyed is a copy of creation times by nodes whose keys are of another type.
+func rekeyed[To, From ~uint32](times map[From]uint64) map[To]uint64 {
+	all := make(map[To]uint64, len(times))
+	for node, at := range times {
+		all[To(node)] = at
 	}
-	for node, at := range k.Gone {
-		n.knows.gone[prefix(node)] = at
-	}
+	return all
+}
+
+// ownFromNow is of which jobs this node is sure when it has lost sight of all others: its own that are made from now on.
+func (n *Node) ownFromNow() map[prefix]uint64 {
+	return map[prefix]uint64{prefixOf(n.self.Node()): max(n.ctime, 1)}
 }
 
 // losesSight is called when clients may have got jobs and this node doesn't know it any more, or when its jobs aren't in the queues in which they were
@@ -198,7 +199,7 @@ func (n *Node) losesSight() {
 	if n.passive || n.loading {
 		return // a start and a promotion end with it
 	}
-	n.knows = knows{since: map[prefix]uint64{prefixOf(n.self.Node()): max(n.ctime, 1)}}
+	n.knows = knows{since: n.ownFromNow()}
 	if slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return p.Connected }) {
 		n.knows.lost = max(n.monotonic(), 1)
 	}
@@ -211,7 +212,7 @@ func (n *Node) seesAgain(node wire.Node, made uint64) {
 		return
 	}
 	if k.since == nil {
-		k.since = map[prefix]uint64{prefixOf(n.self.Node()): max(n.ctime, 1)}
+		k.since = n.ownFromNow()
 	}
 	k.since[prefixOf(node)] = max(made, 1)
 	n.nodesChanged()
@@ -464,7 +465,6 @@ func (n *Node) lookAtFlushes() {
 // tellFlushes tells a node that was connected of the flushes that this one knows of, before it compares entries: it may be about to give flushed jobs
 // to clients.
 func (n *Node) tellFlushes(p *Peer) {
-	n.askLateAgain()
 	p.heard, p.flushes = false, !n.mesh.features[p.ID].Bounds
 	if p.flushes {
 		return

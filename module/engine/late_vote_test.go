@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -86,10 +87,7 @@ func (m *handMesh) connect(a, b int) {
 func TestLateVoteForAFormerProcess(t *testing.T) {
 	m := &handMesh{t: t, now: 1_700_000_000_000, slow: map[int]bool{}, done: map[any]*lock.Result{}, nodes: make([]*engine.Node, 3)}
 	for _, c := range "abc" {
-		id := ""
-		for range 40 {
-			id += string(c)
-		}
+		id := strings.Repeat(string(c), 40)
 		m.ids = append(m.ids, id)
 		self, err := wire.ParseNodeID(id)
 		require.NoError(t, err)

@@ -78,9 +78,8 @@ type nameAsk struct {
 	asked  []*Peer // those that haven't answered
 	left   *Peer   // the job is left to this node, which adds it, too, and sends its copy when its own question is over; nil: it isn't
 	again  bool    // that node was asked once more
-	stays  bool    // the copy that is to take the job's place hasn't come in time
+	stays  bool    // the copy that is to take the job's place hasn't come in time; what has become of the ADDJOB is counted then
 	anew   bool    // the node was started, or promoted, meanwhile, and asks when it is connected
-	told   bool    // what has become of the ADDJOB is counted
 	yield  []*Peer // nodes that add the job, too, leave it to this one, and wait for its copy
 	copies int     // how many other nodes are to have the job
 	placed bool    // these were sent their copies, though the question is open
@@ -229,7 +228,7 @@ func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 	switch j := n.store.Lookup(id); {
 	case j != nil && n.isNamedHere(j):
 		n.closeName(id)
-		if !ask.told {
+		if !ask.stays {
 			n.nameAdded(j)
 		}
 		n.sendNamed(j, ask.yield...)
@@ -245,11 +244,11 @@ func (n *Node) endNameAsk(id *store.ID) *nameAsk {
 // stayLeft is for a job that was left to another node, whose copy hasn't come: the connection may have ended meanwhile, or that node was started anew. It is
 // asked for again later, see [Node.tickNames].
 func (n *Node) stayLeft(ask *nameAsk) {
-	if !ask.told {
-		ask.told = true
+	if !ask.stays {
+		ask.stays = true
 		n.Stats.NamesKnown++
 	}
-	ask.stays, ask.asked = true, nil
+	ask.asked = nil
 	n.waitForNames(ask, askLeftMS)
 }
 
@@ -272,7 +271,7 @@ func (n *Node) closeName(id *store.ID) bool {
 
 // nameKnown ends a question about a job with a name that another node knows.
 func (n *Node) nameKnown(id *store.ID) {
-	if ask := n.nameAsks.open[*id]; ask != nil && n.closeName(id) && !ask.told {
+	if ask := n.nameAsks.open[*id]; ask != nil && n.closeName(id) && !ask.stays {
 		n.Stats.NamesKnown++
 	}
 }
@@ -292,7 +291,7 @@ func (n *Node) nameEnds(id *store.ID) *nameAsk {
 
 // nameQueued is for a job that comes into its queue here. If it was left to another node, whose copy hasn't come, this node goes on with its own: the job's time is over.
 func (n *Node) nameQueued(j *store.Job) {
-	if ask := n.nameAsks.open[j.ID]; ask != nil && ask.told {
+	if ask := n.nameAsks.open[j.ID]; ask != nil && ask.stays {
 		n.closeName(&j.ID)
 		n.sendNamed(j, ask.yield...)
 	}
@@ -349,7 +348,7 @@ func (n *Node) openName(ask *nameAsk, j *store.Job) {
 func (n *Node) askNameAgain(j *store.Job, same bool) bool {
 	left := j.Flags&store.FlagQueuedOnce != 0
 	if !same || n.nameAsks.open[j.ID] == nil {
-		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: !left, stays: left, told: left}
+		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: !left, stays: left}
 		n.openName(ask, j)
 	}
 	if left {

@@ -692,7 +692,7 @@ func retryTime(n *Node, j *store.Job) int64 {
 		return 0
 	}
 	term := int64(j.Retry)
-	if j.Parts > 0 && j.Extra(store.TagLease) != nil && leaseElsewhere(j) == 0 {
+	if j.Extra(store.TagLease) != nil && leaseElsewhere(j) == 0 {
 		term = TermOf(j)
 	}
 	return n.now + term*1000

@@ -146,6 +146,7 @@ func (h *host) Returning(p *Peer) { h.node().givenUp(p) }
 // Up is called when a connection is made: its node is told what it may have missed.
 func (h *host) Up(p *Peer) {
 	h.node().resume(p)
+	h.node().askLateAgain()
 	h.node().tellFlushes(p)
 	h.locks.Up(p.Base())
 	h.node().compareEntries(p)

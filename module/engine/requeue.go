@@ -13,9 +13,6 @@ import (
 // several nodes hold the job, the time has a random error.
 func (n *Node) retryAt(j *store.Job) int64 {
 	at := retryTime(n, j)
-	if j.Parts == 0 {
-		return at
-	}
 	if at > 0 && j.Holders() > 0 {
 		at += n.jitter()
 		if n.lastsAlone(j) {
