@@ -122,10 +122,15 @@ func whyOf(extras []byte) Why {
 // giveUp makes a job a dead letter that is in no queue, or about to be delivered, and queues it there. failure is its TagFailure if a worker gives the
 // job back, else nil. If there can't be such a queue, the job stays in its own, and is tried again in a minute.
 func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
+	p := n.policyOf(j)
+	n.giveUpBy(&p, j, why, failure)
+}
+
+// giveUpBy is giveUp for a caller that knows the job's policy.
+func (n *Node) giveUpBy(p *Policy, j *store.Job, why Why, failure []byte) {
 	if failure != nil {
 		n.countNack(j, failure)
 	}
-	p := n.policyOf(j)
 	if p.buriesNone() {
 		j = n.noteFailure(j, failure)
 		n.Stats.Dropped++
@@ -138,7 +143,7 @@ func (n *Node) giveUp(j *store.Job, why Why, failure []byte) {
 	n.leaveTo(j)
 	n.store.Hold(j)
 	clearDelivered(j)
-	j, err := n.bury(j, why, &p, failure)
+	j, err := n.bury(j, why, p, failure)
 	if err != nil {
 		n.stayDying(n.noteFailure(j, failure), why, err)
 		return

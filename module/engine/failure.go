@@ -112,7 +112,7 @@ func (n *Node) Nack(id *store.ID, f *Failure) bool {
 		why = WhyDeliveries
 	}
 	if why != 0 {
-		n.giveUp(j, why, n.failureOf(j, f.Reason))
+		n.giveUpBy(&p, j, why, n.failureOf(j, f.Reason))
 		return true
 	}
 	if f.Reason != nil {

@@ -22,6 +22,8 @@ type Store struct {
 	queues     table.Table // of Queue
 	rows       []*Queue    // the attached queues, mostly in the order in which they lie in memory: so a walk is faster
 	moves      uint64      // how often queues were attached, or detached
+	found      *Queue      // the queue that was found last, if no queue has moved since: moves is foundAt
+	foundAt    uint64
 	locks      table.Index // of Lock
 	lockList   *LockList
 	lockWalk   *Lock       // the next lock for [Store.WalkLock]
@@ -376,9 +378,13 @@ func (s *Store) leaveQueue(j *Job) {
 
 // Queue finds an attached queue; nil where there is none of that name.
 func (s *Store) Queue(name []byte) *Queue {
+	if s.foundAt == s.moves && s.found != nil && string(s.found.NameBytes()) == string(name) {
+		return s.found
+	}
 	h := s.hashQueue(name)
 	for e := s.queues.First(h); e != nil; e = e.Next {
 		if q := queueOf(e); q.hash == h && string(q.NameBytes()) == string(name) {
+			s.found, s.foundAt = q, s.moves
 			return q
 		}
 	}
@@ -745,7 +751,7 @@ func (s *Store) forget() {
 	now := s.wheel.base
 	s.hidden.state, s.hidden.listed = queueUnlinked, s.generation
 	s.toFree = append(s.toFree, s.hidden)
-	s.rows = nil
+	s.rows, s.found = nil, nil
 	s.jobs.Drop()
 	s.keyQueues.Drop()
 	s.rings.Drop()
