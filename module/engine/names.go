@@ -464,12 +464,12 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 			return
 		}
 		switch {
-		case adding, ask != nil && ask.stays && !n.isNamedHere(j): // the sender leaves it to this node, and is sent this node's, or the one that this node waits for, when it is known which of them counts
+		case adding, ask != nil && ask.stays && !n.isNamedHere(j) && !n.leftTo(ask, p): // the sender leaves it to this node, and is sent this node's, or the one that this node waits for, when it is known which of them counts
 			answer.Flags |= wire.OfName
 			if !slices.Contains(ask.yield, p) {
 				ask.yield = append(ask.yield, p)
 			}
-		case ask != nil && !n.isNamedHere(j): // another node adds it at this moment, and answers for itself
+		case ask != nil && !n.isNamedHere(j): // another node adds it at this moment, and answers for itself, or it is the sender itself, started anew (names_left_both_restarted)
 			answer.Flags = 0
 		}
 		n.onWillQueue(p, j, m)
@@ -478,6 +478,11 @@ func (n *Node) onAskName(p *Peer, m *wire.Message) {
 		}
 	}
 	n.send(p, answer)
+}
+
+// leftTo says whether a job was left to a node. After a restart that isn't known, and the nodes' IDs tell, as they did before.
+func (n *Node) leftTo(ask *nameAsk, p *Peer) bool {
+	return ask.left == p || ask.left == nil && theirs(&n.self, &p.ID, &ask.id)
 }
 
 // sendNamed sends a job with a name to nodes that have asked about that.
