@@ -22,6 +22,7 @@ const (
 	pullEveryMS      = 1_000
 	pullLastMS       = 8_000 // longest pause until a table that isn't full is asked for again
 	pullSmallMS      = 2_000 // likewise, for a table of one page
+	pullLateMS       = 5_000 // pause after a table of which pages may still come, as answers to a repeated question
 	verifyEveryMS    = 1_000
 	mostRetries      = 5 // rounds that an acquisition adds because the holder's job may be gone
 	orphanCheckMS    = 10_000
@@ -73,8 +74,8 @@ type pull struct {
 	at     int64 // monotonic: when the next page is asked for
 	wait   int64 // ms, until a table that isn't full is asked for again
 	kind   tableKind
-	asked  int // how often the page at the cursor was asked for, by this connection
-	late   int // pages that are still to come, and answer questions for a page that has come: they don't count
+	asked  int // questions that aren't answered, by this connection; some may have been dropped
+	late   int // those of them that are about a table that has come as a whole: their answers don't count
 }
 
 // telling is a walk through the table for a node that connected.
@@ -256,6 +257,9 @@ func (n *Node) tickPulls(now int64) {
 		}
 		if now >= w.at {
 			w.at = now + pullEveryMS
+			if w.cursor == 0 {
+				w.late = 0
+			}
 			w.asked++
 			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
 		}
@@ -412,9 +416,10 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	return next
 }
 
-// comes notes that a page has come, and says whether it is the one that is awaited. A question is repeated if the answer takes long, and all are answered, in
-// their order. A page that came twice would count as the one after it; the last page as a whole table.
-func (w *pull) comes() bool {
+// comes notes that a page has come, and says whether it counts. A question is repeated if the answer takes long, so a page may come more than once. It
+// begins where an earlier page ended, so what the cursor has passed is known whichever of the answers came. The end of a table is different: its last
+// page, once more, would count as the first and only page of the table as it is read anew.
+func (w *pull) comes(last bool) bool {
 	switch {
 	case w.late > 0:
 		w.late--
@@ -422,7 +427,9 @@ func (w *pull) comes() bool {
 	case w.asked == 0:
 		return false
 	}
-	w.asked, w.late = 0, w.asked-1
+	if w.asked--; last {
+		w.asked, w.late = 0, w.asked
+	}
 	return true
 }
 
@@ -430,7 +437,7 @@ func (w *pull) comes() bool {
 func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	told := m.Flags&wire.Told != 0
 	w := n.sync.pulls[p.Node]
-	if !told && (!n.abstains() || w == nil || !w.comes()) {
+	if !told && (!n.abstains() || w == nil || !w.comes(m.Round == 0)) {
 		return
 	}
 	since := n.sync.clears
@@ -466,6 +473,9 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	case wire.Newcomer | wire.Voter:
 		w.kind = min(w.kind, voterTable)
 	}
+	if m.Round != 0 && m.Round == w.cursor {
+		return // a page that came before: the next one is asked for
+	}
 	longest := int64(pullLastMS)
 	if w.cursor == 0 { // a single page costs little, and the sender may soon have all votes
 		longest = pullSmallMS
@@ -473,6 +483,9 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	if w.cursor, w.at = m.Round, n.host.Monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
 		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, longest), fullTable
+		if w.late > 0 {
+			w.at = max(w.at, n.host.Monotonic()+pullLateMS)
+		}
 	}
 	n.tickPulls(n.host.Monotonic())
 }
