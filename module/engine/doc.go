@@ -56,7 +56,7 @@
 //     farewell.go: its locks when it is deleted with its queue; relock.go: the same when it is loaded;
 //   - wip.go: which client works on which job; counts.go: counts of queues over the mesh; question.go: how
 //     commands with MESH ask all nodes; entries.go: settings and pauses that all nodes are to know alike;
-//     copies.go: WAITCOPIES; repair.go: lost copies are made again; flush.go: QFLUSH; late.go: the same at a node that was away;
+//     copies.go: WAITCOPIES; repair.go: lost copies are made again; flush.go: QFLUSH; late.go: the same at a node that was away; sight.go: of which jobs a node knows all;
 //   - dependencies.go: jobs that wait for others; outcome.go: what a job's end means for those that
 //     wait for it; unblock.go: which node queues one of them then; eviction.go: the end of a copy alone;
 //     ask_outcome.go: the end of a job that isn't known here; release.go: the release of deferred jobs;
