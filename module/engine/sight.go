@@ -207,9 +207,16 @@ func (n *Node) forgetsEarly(j *store.Job) {
 	k.gone[node] = j.CTime
 }
 
-// isMissed says whether a job that is about to be removed may still be at another node that doesn't know its end.
+// isMissed says whether a job that is about to be removed may still be at another node that doesn't know its end. One whose life is over, and that
+// was given to nobody here, has no end that this node must tell: it can say for certain that it has given the job to nobody.
 func (n *Node) isMissed(j *store.Job) bool {
-	return j.Holders() > 0 && !n.dummy(j) && !(j.State == store.StateAcked && j.Confirmed() == j.Holders())
+	if j.Holders() == 0 || n.dummy(j) {
+		return false
+	}
+	if j.State == store.StateAcked {
+		return j.Confirmed() < j.Holders()
+	}
+	return j.ETime > n.now || !n.isPlain(j)
 }
 
 // sureOf says whether this node knows all that became of a job at it. A job that isn't known, and was made later than the last one of its node that was
