@@ -71,6 +71,7 @@ const askLeftMS = 5_000
 type nameAsks struct {
 	open map[store.ID]*nameAsk
 	ends table.Schedule[*nameAsk] // the same ones, by due
+	from int64                    // unix ms: the first tick after a start or a promotion that began questions anew; 0: it is still to come
 }
 
 type nameAsk struct {
@@ -350,6 +351,7 @@ func (n *Node) askNameAgain(j *store.Job, same bool) bool {
 	if !same || n.nameAsks.open[j.ID] == nil {
 		ask := &nameAsk{id: j.ID, copies: int(j.Repl) - 1, due: n.now + askFirstMS, until: n.now + askFirstMS, anew: !left, stays: left}
 		n.openName(ask, j)
+		n.nameAsks.from = 0
 	}
 	if left {
 		return false
@@ -363,9 +365,13 @@ func (n *Node) askNameAgain(j *store.Job, same bool) bool {
 	return true
 }
 
-// tickAnew asks the other nodes, if they are connected, or have had time for that. The job is queued where there is none to ask, or when the answers have come.
+// tickAnew asks the other nodes, if they are connected, or have had time for that: a long promotion takes none of it. The job is queued where there is none
+// to ask, or when the answers have come.
 func (n *Node) tickAnew(ask *nameAsk) {
-	if n.now < ask.until+askWaitMS && (n.mesh.Alone() || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })) {
+	if first := n.nameAsks.from + askFirstMS; first > ask.until {
+		ask.until = first
+	}
+	if n.now < ask.until || n.now < ask.until+askWaitMS && (n.mesh.Alone() || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })) {
 		ask.due = n.now + askAgainMS
 		heap.Fix(&n.nameAsks.ends, ask.pos)
 		return
@@ -384,10 +390,22 @@ func (n *Node) tickAnew(ask *nameAsk) {
 	n.wakeAt(j, n.now+max(askNameMS, delayFrom(j, n.now)))
 }
 
+// asksAnew says whether a job that was loaded waits until its question is asked, see [Node.tickAnew].
+func (n *Node) asksAnew(j *store.Job) bool {
+	if len(n.nameAsks.open) == 0 {
+		return false
+	}
+	ask := n.nameAsks.open[j.ID]
+	return ask != nil && ask.anew && waitsForName(j)
+}
+
 // tickNames ends questions whose time is over. The jobs' timers queue the jobs, after that; where very many questions end at a time, the next
 // ticks go on, and some jobs are queued before. The copies of a job with a longer delay are sent, while its question is open.
 func (n *Node) tickNames() {
 	ends := &n.nameAsks.ends
+	if n.nameAsks.from == 0 {
+		n.nameAsks.from = n.now
+	}
 	for budget := tickBudget; len(*ends) > 0 && (*ends)[0].due <= n.now && budget > 0; {
 		ask, from := (*ends)[0], len(n.effects)
 		if ask.anew {

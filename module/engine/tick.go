@@ -204,6 +204,11 @@ func (n *Node) due(j *store.Job) {
 		if n.late(j) {
 			return
 		}
+		if n.asksAnew(j) {
+			n.setQTime(j, n.now+askAgainMS)
+			n.arm(j)
+			return
+		}
 		unsaid := j.Flags&store.FlagAnnounced == 0 || j.Flags&store.FlagQueuedOnce == 0 && j.QTime < n.now-store.AnnounceMS
 		if unsaid && j.Holders() > 0 && j.Retry > 0 {
 			// This node stood still when it was to tell the others. One of them may
