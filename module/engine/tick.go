@@ -17,12 +17,14 @@ const (
 	housekeeping = 100    // ms between passes over idle queues under memory pressure
 	calm         = 1_000  // ms between them otherwise
 	wakeMost     = 1000   // per-key queues of keys of the mesh that are woken in one tick; about 1 ms
+	slotsPerCost = 16     // slots of locks that are looked at in the time of a step
 	passMost     = 10_000 // jobs that beyond passes over in one tick; 1 to 2 ms
 )
 
 // Tick does what is due, and returns when to call again (unix ms).
 func (n *Node) Tick() int64 {
 	n.wakes, n.passes = wakeMost, passMost
+	n.locks.TakeLooked() // those of commands count in no tick
 	n.lossAt = min(n.lossAt, n.now)
 	n.scheduleFree()
 	farewell := n.farewell
@@ -133,8 +135,10 @@ func (n *Node) Tick() int64 {
 // cost returns how much the effects from this index on take of a tick's budget, beside their
 // job. It counts each client that is answered, since the server writes to its socket; each
 // message; each lock that is logged; and each tickPiece that is logged or sent. So a Claim
-// counts once for each node that it goes to.
+// counts once for each node that it goes to. The slots of locks that were looked at since the last
+// call count, too.
 func (n *Node) cost(from int) (cost int) {
+	cost = n.locks.TakeLooked() / slotsPerCost
 	for i := range n.effects[from:] {
 		switch e := &n.effects[from+i]; e.Kind {
 		case Serve:

@@ -80,6 +80,7 @@ type Node struct {
 	Lazy       bool                 // set by scripts alone, which show a rule by itself: lookForOrphan finds nothing
 	stale      bool                 // in the last tick many of the locks were over
 	clearsAt   map[wire.Node]uint64 // the value of cleared when a node was connected
+	looked     int                  // slots that were looked at, see TakeLooked
 	scratch    struct {
 		locks []*store.Lock
 		name  []byte

@@ -40,6 +40,7 @@ type slotSearch struct {
 func (n *Node) Slots(base []byte, slots, first int) iter.Seq2[int, *store.Lock] {
 	return func(yield func(int, *store.Lock) bool) {
 		for k := range min(slots, SlotLook) {
+			n.looked++
 			slot := (first + k) % slots
 			n.scratch.slot = store.AppendSlotName(n.scratch.slot[:0], slot, base)
 			if !yield(slot, n.Live(n.scratch.slot)) {
@@ -47,6 +48,12 @@ func (n *Node) Slots(base []byte, slots, first int) iter.Seq2[int, *store.Lock] 
 			}
 		}
 	}
+}
+
+// TakeLooked returns how many slots were looked at since the last call. A caller that bounds its work takes them off its budget.
+func (n *Node) TakeLooked() (slots int) {
+	slots, n.looked = n.looked, 0
+	return slots
 }
 
 // SlotOf is the slot of a lock that a holder has, as far as this node knows, the first one from slot first on; -1: none.
