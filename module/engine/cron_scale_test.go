@@ -134,7 +134,7 @@ func TestCronsPromotion(t *testing.T) {
 func TestCronNextTakesLittle(t *testing.T) {
 	for _, line := range []string{"* * * * *", "*/5 0-23 * * *", "5 3 29 2 *", "0 * 29 2 *", "30 2 * * mon", "0 0 1 1 *", "59 23 31 12 *"} {
 		n := manyCrons(t, 1, line)
-		assert.Less(t, spent(t, func() func() { return func() { n.CronSlots("0", 1000) } }), 5*time.Millisecond, line)
+		assert.Less(t, spent(t, func() func() { return func() { n.CronSlots("0", 1000) } }), 8*time.Millisecond, line) // 2 ms where the caches are its own
 	}
 }
 
