@@ -202,14 +202,17 @@ func (n *Node) nameWorkers() {
 }
 
 // lagOf is for how long a queued job has been due, ms; -1: that isn't known. Its QTime tells when it was queued. If other nodes hold the
-// job, that has an error; but then a job that is new, and waited for nothing, was due when its delay was over.
+// job, that has an error; but then a job that is new, and waited for nothing, was due when its delay was over, or is only now, for it was queued
+// by hand.
 func (n *Node) lagOf(j *store.Job) int64 {
 	due := int64(0)
 	switch {
 	case j.Retry > 0 && j.Holders() == 0 && j.QTime > 0:
 		due = j.QTime - int64(j.Retry)*1000
 	case j.Nacks == 0 && j.Deliveries == 0 && moves(j) == 0 && j.Unique() == nil && !isOfFamily(j):
-		due = firstDue(j)
+		if due = firstDue(j); j.Retry > 0 {
+			due = max(due, j.QTime-int64(j.Retry)*1000-jitterMS)
+		}
 	default:
 		return -1
 	}

@@ -256,14 +256,20 @@ func (n *Node) offerTaken(j *store.Job) {
 }
 
 // tellsTakers notes all nodes as holders of a job that is offered or uncertain, so that all are told of its end: another node
-// may have it by now, and may have handed it on. It does the same for a job of which this node may not know all holders: one
-// that it had before it crashed, since the knowledge of a holder may be lost with its last second, and one of which it may
-// have missed a word of the node where it was added (missedCreator). The job may move.
+// may have it by now, and may have handed it on. It does the same for a job of which this node may not know all holders. The
+// job may move.
 func (n *Node) tellsTakers(j *store.Job) *store.Job {
-	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) || n.missedCreator(j) {
+	if isOffered(j) || j.Uncertain() && j.State == store.StateActive || n.mayLackHolders(j) {
 		j = n.heldByAll(j)
 	}
 	return j
+}
+
+// mayLackHolders says whether a job may have holders of which this node doesn't know: it had the job before it crashed, since
+// the knowledge of a holder may be lost with its last second, or it may have missed a word of the node where the job was added
+// (missedCreator).
+func (n *Node) mayLackHolders(j *store.Job) bool {
+	return n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) || n.missedCreator(j)
 }
 
 // missedCreator says whether a job was added at a node that keeps no copy, and whose connection has ended since. That node tells the
