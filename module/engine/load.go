@@ -324,6 +324,9 @@ func (n *Node) settle(j *store.Job, s *settling) {
 	if !s.Same {
 		n.noteBody(j)
 	}
+	if asksName(j) && !stillAsksName(j) {
+		setAsksName(j, false)
+	}
 	j, settled := n.settleFamily(j, s.Trust)
 	if settled {
 		return

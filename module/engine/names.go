@@ -344,6 +344,12 @@ func (n *Node) openName(ask *nameAsk, j *store.Job) {
 	n.wake = min(n.wake, ask.due)
 }
 
+// stillAsksName says whether the question about the name of a job that was loaded may be open. If a job is queued before its question is over, its record can
+// say so for longer.
+func stillAsksName(j *store.Job) bool {
+	return j.State == store.StateActive && j.Flags&store.FlagDelivered == 0 && (j.Flags&store.FlagQueuedOnce != 0 || j.Nacks == 0 && j.Deliveries == 0)
+}
+
 // askNameAgain is for a job that was loaded, or whose node was promoted, and whose question was open. It is asked again as soon as the node is connected, and the job waits as a new
 // one does. One that was left to another node stays so. What has become of that one's ADDJOB is counted, here or there. It says whether the job waits for the answers.
 func (n *Node) askNameAgain(j *store.Job, same bool) bool {
