@@ -36,9 +36,9 @@ func (n *Node) toOthers(l *store.Lock) {
 	n.locks.Log(l)
 }
 
-// leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job.
+// leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job, or may have it.
 func (n *Node) leaveLocks(j *store.Job) {
-	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && n.heldElsewhere(j) {
+	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && (n.heldElsewhere(j) || n.mayLackHolders(j)) {
 		n.delegate(j)
 	}
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // farewell tells those that wait for a job that was deleted with its queue, and frees its locks in a mesh. The waiting lock stays if
-// other nodes have copies of the job. If the job is known again (RESTORE), both locks stay: they belong to
+// other nodes have copies of the job, or may have. If the job is known again (RESTORE), both locks stay: they belong to
 // that job.
 func (n *Node) farewell(j *store.Job) (cost int) {
 	n.noteGone(&j.ID)
@@ -37,7 +37,7 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 		return farewellCost
 	}
 	n.endRun(j, u)
-	if j.Holders() == 0 {
+	if j.Holders() == 0 && !n.mayLackHolders(j) {
 		n.endWait(j, u)
 	}
 	return farewellCost
@@ -72,7 +72,7 @@ func (n *Node) farewellAll() {
 		if u == nil || !u.Has(hasFlag(space)) {
 			continue
 		}
-		if space == store.LockRun || u.Strategy() != store.UniqueWindow && j.Holders() == 0 {
+		if space == store.LockRun || u.Strategy() != store.UniqueWindow && j.Holders() == 0 && !n.mayLackHolders(j) {
 			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, lockToken(u, space)})
 		}
 	}

@@ -269,6 +269,9 @@ func (n *Node) tellsTakers(j *store.Job) *store.Job {
 // the knowledge of a holder may be lost with its last second, or it may have missed a word of the node where the job was added
 // (missedCreator).
 func (n *Node) mayLackHolders(j *store.Job) bool {
+	if n.mesh.Alone() {
+		return false
+	}
 	return n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) || n.missedCreator(j)
 }
 
