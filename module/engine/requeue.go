@@ -279,6 +279,10 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 		n.onResting(p, j, m)
 		return
 	}
+	if flags&wire.Delays != 0 {
+		n.onDelays(p, j)
+		return
+	}
 	s, objects := n.standing(j), flags&wire.Objection != 0
 	switch {
 	case objects && s == queued: // keep and say so: the client gave the job back meanwhile (given_back_meanwhile)
