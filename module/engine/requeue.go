@@ -429,7 +429,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 		if n.nobodyHas(j) || rests(j) { // ignore: the job awaits its first queueing here (working_delayed), or rests
 			return
 		}
-		span = delayFrom(j, n.now) // which is over where the job was queued, see endDelay (working_enqueued_early)
+		span = max(delayFrom(j, n.now), n.restLeft(j)) // which is over where the job was queued, see endDelay (working_enqueued_early)
 	}
 	n.prolong(j)
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
