@@ -333,12 +333,19 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	n.compareBodies(p, j, m.Job.Extras)
+	exhausted := j.State == store.StateQueued && n.isExhausted(j)
 	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
 	if j = n.learnWish(j, m.Job.Extras); n.obey(j) {
 		return
 	}
-	if n.hasLapsed(j) {
+	// The sender may tell of the delivery that has just ended after this node has found the job's time over, and has queued the job.
+	switch {
+	case j.State != store.StateQueued:
+	case n.hasLapsed(j): // (lapses)
 		n.giveUp(j, WhyLapses, nil)
+		return
+	case !exhausted && j.Flags&store.FlagAnnounced != 0 && n.isExhausted(j): // not where it was queued by hand (deliveries_told_late)
+		n.giveUp(j, WhyDeliveries, nil)
 		return
 	}
 	n.onMovedTo(p, j, m)
