@@ -81,7 +81,11 @@ func parseCron(c args, d *defaults) (name string, s engine.Cron, err error) {
 		return name, s, errCronOptions
 	}
 	if s.Line != "" {
-		if _, err := schedule.Line(s.Line, s.Zone); err != nil {
+		_, err := schedule.Line(s.Line, s.Zone)
+		if err == nil {
+			err = schedule.CheckSteps(s.Line)
+		}
+		if err != nil {
 			return name, s, engine.Refusal("ERR " + err.Error())
 		}
 	}

@@ -1,7 +1,10 @@
 package commands
 
 import (
+	"slices"
+
 	"jobmesh/module/engine"
+	"jobmesh/module/store"
 	"jobmesh/rm"
 )
 
@@ -150,6 +153,7 @@ func (m *module) moveIDs(c *rm.Ctx, v *moving) {
 	if !m.readIDs(c, v.ids) || !m.mayUseJobs(c, rm.UseWrite, m.ids...) || v.To == nil && !m.mayMoveBack(c) {
 		return
 	}
+	m.dropRepeated()
 	here, away, single := uint64(0), m.ids[:0:0], v.jobs == 1
 	err := error(engine.ErrNoJob) // for an ID that no job can have
 	for i := range m.ids {
@@ -169,6 +173,19 @@ func (m *module) moveIDs(c *rm.Ctx, v *moving) {
 	p, now := m.node.MoveAway(away, &v.Move, moveAwayMS)
 	m.answerOrAwait(c, p, now, func(c *rm.Ctx) { putMoved(c, here, single, engine.ErrNotHere) },
 		func(c *rm.Ctx, a *engine.MeshAnswer) { putMoved(c, here+a.Moved, single, a.Refused) })
+}
+
+// dropRepeated takes out the IDs that were given before, so that each job is moved, and counted, once.
+func (m *module) dropRepeated() {
+	if len(m.ids) < 2 {
+		return
+	}
+	seen := make(map[store.ID]struct{}, len(m.ids))
+	m.ids = slices.DeleteFunc(m.ids, func(id store.ID) bool {
+		_, again := seen[id]
+		seen[id] = struct{}{}
+		return again
+	})
 }
 
 // putMoved answers how many of the jobs that were named have been moved. refused is why one wasn't, which is the answer if it was the only one.

@@ -120,6 +120,27 @@ type asked struct {
 	unknown []wire.Node // nodes that answered that they don't know the job
 }
 
+// A node where a job waits for one that it doesn't know asks again every outcomeMS. One that hasn't asked for askedMS has no such job any
+// more, or can't be reached.
+const (
+	askedMS   = 3 * outcomeMS
+	askedMost = 1 << 16 // jobs of a generation
+)
+
+// noteAsked notes that a node asked what became of an at-most-once job, or may have.
+func (n *Node) noteAsked(j *store.Job) {
+	if j.Retry == 0 {
+		n.deps.askers.TurnDue(n.demandTime(), askedMS, askedMost)
+		n.deps.askers.Put(j.ID, n.demandTime())
+	}
+}
+
+// askedLately says whether a node has asked so lately what became of an at-most-once job that one may still wait for it there.
+func (n *Node) askedLately(j *store.Job) bool {
+	at, yes := n.deps.askers.Get(j.ID)
+	return yes && n.demandTime()-at < askedMS
+}
+
 // tickOutcomes forgets questions whose answers nobody waits for.
 func (n *Node) tickOutcomes() {
 	if n.now >= n.deps.sweep {
@@ -164,6 +185,7 @@ func (n *Node) onAskOutcome(p *Peer, m *wire.Message) {
 			j, _ = n.noteNode(j, store.TagAskers, p)
 			n.log(LogState, j)
 		}
+		n.noteAsked(j)
 	case n.store.Done(&id):
 		reply.Count = wire.OutcomeEnded
 	case n.tombstones.cancelled(&id):

@@ -39,9 +39,10 @@ func (m *Members) Family() bool { return m.Deferred || m.BlockedBy != nil || len
 
 // dependencies is what a node knows about dependencies, beside the jobs.
 type dependencies struct {
-	rounds   uint64                        // how many questions were sent
-	asked    table.Roster[store.ID, asked] // questions to all nodes, by the jobs that they are about
-	sweep    int64                         // unix ms, when asked is looked through next
+	rounds   uint64                             // how many questions were sent
+	asked    table.Roster[store.ID, asked]      // questions to all nodes, by the jobs that they are about
+	askers   table.Generations[store.ID, int64] // when a node asked last what became of an at-most-once job here, see askedLately
+	sweep    int64                              // unix ms, when asked is looked through next
 	releases table.Roster[store.ID, releasing]
 	tell     int64                 // unix ms, when releases is looked through next
 	ends     []end                 // of jobs that aren't here; their dependents are still to be followed

@@ -176,6 +176,17 @@ func comesBack(j *store.Job) bool {
 // rests says whether a job failed, and this node queues it in time.
 func rests(j *store.Job) bool { return j.Reason() == store.Delayed && savedResting(j) }
 
+// restLeft is how much is left, in ms, of the time for which a job that failed rests at another node. This node knows it by QTime, which is
+// a retry time later ([Node.onResting]).
+func (n *Node) restLeft(j *store.Job) int64 {
+	if j.Nacks > 0 && j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 {
+		if left := j.QTime - n.now - TermOf(j)*1000; left > jitterMS {
+			return left
+		}
+	}
+	return 0
+}
+
 // savedResting is rests for a job that was loaded, and isn't in its list yet.
 func savedResting(j *store.Job) bool {
 	return j.Nacks > 0 && j.State == store.StateActive && j.Flags&(store.FlagQueuedOnce|store.FlagDelivered) == 0 && j.QTime > 0
@@ -322,12 +333,19 @@ func (n *Node) onWhereabouts(p *Peer, j *store.Job, m *wire.Message) {
 		return
 	}
 	n.compareBodies(p, j, m.Job.Extras)
+	exhausted := j.State == store.StateQueued && n.isExhausted(j)
 	j = n.learnLease(n.learnWords(j, m.Job.Extras), m.Job.Extras)
 	if j = n.learnWish(j, m.Job.Extras); n.obey(j) {
 		return
 	}
-	if n.hasLapsed(j) {
+	// The sender may tell of the delivery that has just ended after this node has found the job's time over, and has queued the job.
+	switch {
+	case j.State != store.StateQueued:
+	case n.hasLapsed(j): // (lapses)
 		n.giveUp(j, WhyLapses, nil)
+		return
+	case !exhausted && j.Flags&store.FlagAnnounced != 0 && n.isExhausted(j): // not where it was queued by hand (deliveries_told_late)
+		n.giveUp(j, WhyDeliveries, nil)
 		return
 	}
 	n.onMovedTo(p, j, m)

@@ -390,6 +390,9 @@ func (n *Node) takeDependents(p *Peer, m *wire.Message) bool {
 
 // noteDependents adds nodes to those that asked about a job. The job may move.
 func (n *Node) noteDependents(j *store.Job, askers []byte) *store.Job {
+	if len(askers) > 0 {
+		n.noteAsked(j)
+	}
 	for ; len(askers) >= nodeLen; askers = askers[nodeLen:] {
 		if p := n.mesh.ByName(wire.Node(binary.BigEndian.Uint64(askers))); p != nil && !noted(j, store.TagAskers, p) {
 			j, _ = n.noteNode(j, store.TagAskers, p)
@@ -499,7 +502,8 @@ func (n *Node) unexport(j *store.Job) {
 	n.pushAgain(j, false)
 }
 
-// takes says whether a job may be handed over to a node, or with nil to some node.
+// takes says whether a job may be handed over to a node, or with nil to some node. An at-most-once job stays while others wait for it, here or
+// at a node that has asked about it lately. Those that asked before go with it (TagAskers): the taker tells them of its end.
 func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if len(j.Body())+len(j.Queue.NameBytes()) > n.mostBody {
 		return false
@@ -510,7 +514,7 @@ func (n *Node) takes(p *Peer, j *store.Job) bool {
 	if j.Retry > 0 {
 		return true
 	}
-	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && j.Extra(store.TagAskers) == nil
+	return (p == nil || n.mesh.lives[p.ID] != 0) && !(n.store.Edges() > 0 && n.hasEdges(j)) && (j.Extra(store.TagAskers) == nil || !n.askedLately(j))
 }
 
 // reviewHandovers is called when a node is connected again, or its membership has ended: all

@@ -528,7 +528,7 @@ func (n *Node) workGoesOn(j *store.Job) {
 		m := wire.Message{Kind: wire.Working, Flags: wire.InHands}
 		left := int64(0)
 		if j.Flags&store.FlagDelivered == 0 && !wasQueued && j.Holders() > 0 {
-			m.Flags, left = 0, delayFrom(j, n.now)
+			m.Flags, left = 0, max(delayFrom(j, n.now), n.restLeft(j))
 		} else {
 			setDelivered(j) // the client has the job, though it may have been queued again since
 		}

@@ -314,6 +314,9 @@ func (n *Node) settle(j *store.Job, s *settling) {
 		n.followCTime(j.CTime, trustAhead) // the clock may have been set back since
 	}
 	n.withinTerms(j)
+	if j.Retry == 0 && j.Extra(store.TagAskers) != nil {
+		n.noteAsked(j)
+	}
 	if isOffered(j) && n.offerStands(j, s.Exact && !s.restored) {
 		n.arm(j)
 		return

@@ -422,7 +422,7 @@ func (n *Node) MoveMesh(from []byte, to *Move, count int, timeout int64) (p Pend
 // be moved at the node where it waits.
 func (n *Node) MoveAway(ids []store.ID, to *Move, timeout int64) (p Pending, now *MeshAnswer) {
 	ask := n.newQuestion(timeout)
-	ask.got.Refused = ErrNotHere
+	ask.got.Refused, ask.count = ErrNotHere, len(ids)
 	list := make([]byte, 0, len(ids)*len(store.ID{}))
 	for i := range ids {
 		list = append(list, ids[i][:]...)

@@ -358,19 +358,17 @@ func (n *Node) limit(j *store.Job) int64 {
 	return n.policyOf(j).MaxDeliveries
 }
 
-// lapse counts that the retry time of a job's delivery by this node has ended. It says whether the job is to be given up. The job may move.
-func (n *Node) lapse(j *store.Job) (_ *store.Job, over bool) {
+// lapse counts that the retry time of a job's delivery by this node has ended. The job may move.
+func (n *Node) lapse(j *store.Job) *store.Job {
 	if j.Place != store.InWorking || j.Retry == 0 {
-		return j, false
+		return j
 	}
 	n.Stats.Lapsed++
 	n.tellsLapse(j)
-	limit := n.maxLapses(j)
-	if limit == 0 {
-		return j, false
+	if n.maxLapses(j) == 0 {
+		return j
 	}
-	j = n.count(j, store.TagLapses, 1, 0)
-	return j, lapses(j) >= limit
+	return n.count(j, store.TagLapses, 1, 0)
 }
 
 // maxLapses is how many lapses end a job; 0: they aren't counted.
@@ -381,12 +379,8 @@ func (n *Node) maxLapses(j *store.Job) int64 {
 	return n.policyOf(j).MaxLapses
 }
 
-// hasLapsed says whether a job is in its queue here though its deliveries have lapsed as often as they may: another node told of the last lapse
-// after this one had queued the job.
+// hasLapsed says whether a job's deliveries have lapsed as often as they may.
 func (n *Node) hasLapsed(j *store.Job) bool {
-	if j.State != store.StateQueued {
-		return false
-	}
 	limit := n.maxLapses(j)
 	return limit > 0 && lapses(j) >= limit
 }

@@ -39,7 +39,7 @@ type question struct {
 	deadline int64         // unix ms
 	awaits   wire.Kind     // of the answers
 	open     []*Peer       // nodes that haven't answered yet
-	count    int           // WIP: the most jobs
+	count    int           // WIP: the most jobs. MOVEJOB of IDs: how many
 	single   bool          // QLEN, QSTAT: each node's counts are wanted, too
 	page     wire.Node     // QSCAN: whose queues are listed
 	flush    *flushing     // QFLUSH: this node's own part, until it is done
@@ -307,6 +307,9 @@ func (n *Node) makeAnswer(q *question) {
 	}
 	if q.moving != nil {
 		q.got.Moved += q.moving.moved
+	}
+	if q.awaits == wire.MovedJobs && q.count > 0 {
+		q.got.Moved = min(q.got.Moved, uint64(q.count)) // a job that waited at two nodes is one (moved_at_twice)
 	}
 	if q.flush != nil {
 		q.got.Flushed += q.flush.jobs - q.flushed

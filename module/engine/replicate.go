@@ -823,6 +823,9 @@ func (n *Node) onEnqueue(j *store.Job, span int64, flags uint8) {
 		setAnnounced(j)
 		n.arm(j)
 		n.log(LogState, j)
+		if flags&wire.Unblocked != 0 {
+			n.tellDelays(j)
+		}
 		return
 	}
 	if flags&wire.Unblocked != 0 {

@@ -177,6 +177,10 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 	case announced, announcedEarly:
 		switch {
 		case !asks && n.leavesTo(p, j): // give way: only one of two nodes may queue the job (willqueue_crossing)
+			if j.Place == store.InWorking { // the sender hears of the lapse before it queues the job (lapses_crossing)
+				j = n.lapse(j)
+				n.tellLapses(j)
+			}
 			n.leaveJob(j, store.AnnounceMS)
 		case t == announced: // object: the sender may have asked before it heard that this node is about to queue the job (objection_late)
 			n.object(p, j)
@@ -277,6 +281,10 @@ func (n *Node) onPutOff(p *Peer, j *store.Job, m *wire.Message) {
 	flags := m.Flags
 	if flags&wire.CountNack != 0 {
 		n.onResting(p, j, m)
+		return
+	}
+	if flags&wire.Delays != 0 {
+		n.onDelays(p, j)
 		return
 	}
 	s, objects := n.standing(j), flags&wire.Objection != 0
@@ -425,7 +433,7 @@ func (n *Node) onWorking(p *Peer, j *store.Job, m *wire.Message) {
 		if n.nobodyHas(j) || rests(j) { // ignore: the job awaits its first queueing here (working_delayed), or rests
 			return
 		}
-		span = delayFrom(j, n.now) // which is over where the job was queued, see endDelay (working_enqueued_early)
+		span = max(delayFrom(j, n.now), n.restLeft(j)) // which is over where the job was queued, see endDelay (working_enqueued_early)
 	}
 	n.prolong(j)
 	if u := j.Unique(); u != nil && j.State == store.StateQueued {
@@ -519,18 +527,25 @@ func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
-	counted := false // the others are to hear what this node has counted for the delivery that ends
+	counted := false
 	if flags&(wire.CountMore|wire.CountNack|keptInHands) == wire.CountMore && j.Place == store.InWorking {
 		if j.QTime <= n.now+2*store.AnnounceMS {
-			j, _ = n.lapse(j) // the sender was the first to find its time over (lapses)
+			j = n.lapse(j) // the sender was the first to find its time over (lapses)
 		}
-		counted = j.Parts > 0 && (j.Extra(store.TagTries) != nil || j.Extra(store.TagLapses) != nil)
+		counted = true
 	}
 	if word&wire.InHands == 0 {
 		n.endLease(j)
 	}
 	n.demote(j, 0)
 	if counted {
+		n.tellLapses(j)
+	}
+}
+
+// tellLapses tells the others what this node has counted for a delivery that ends.
+func (n *Node) tellLapses(j *store.Job) {
+	if j.Parts > 0 && (j.Extra(store.TagTries) != nil || j.Extra(store.TagLapses) != nil) {
 		n.tellWhereabouts(j)
 	}
 }

@@ -485,6 +485,7 @@ var flagNames = []struct {
 	{wire.PutOff, wire.Objection, "objection"},
 	{wire.PutOff, wire.KeptOut, "kept-out"},
 	{wire.PutOff, wire.Due, "due"},
+	{wire.PutOff, wire.Delays, "delays"},
 	{wire.PutOff, wire.GotKey, "got-key"},
 }
 

@@ -234,10 +234,10 @@ func (n *Node) due(j *store.Job) {
 			n.stop(j)
 			return
 		}
-		j, lapsed := n.lapse(j)
+		j = n.lapse(j)
 		if paused {
 			n.keepOut(j)
-		} else if lapsed && comesBack(j) {
+		} else if comesBack(j) && n.hasLapsed(j) { // this node's lapse, or one that another node has told
 			n.giveUp(j, WhyLapses, nil)
 		} else if comesBack(j) && n.isExhausted(j) {
 			n.giveUp(j, WhyDeliveries, nil)

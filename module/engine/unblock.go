@@ -93,6 +93,9 @@ func (n *Node) unblock(j *store.Job, when timing) {
 		}
 		n.arm(j)
 		n.log(LogState, j)
+		if when != later {
+			n.tellDelays(j)
+		}
 		return
 	}
 	if when == soon && j.Retry > 0 && j.Holders() > 0 || when != later && j.Queue.DB != 0 {
@@ -144,6 +147,38 @@ func (n *Node) tellQueues(j *store.Job) {
 		*m = wire.Message{Kind: wire.PutOff}
 	}
 	n.tell(j, m)
+}
+
+// tellDelays tells the other holders that this node counts a job as delayed that it has unblocked, and queues it in time. Another node may have
+// heard of the end of the last job that it waited for as well, and count it, too.
+func (n *Node) tellDelays(j *store.Job) {
+	if j.Holders() > 0 {
+		n.tell(j, n.delays(j))
+	}
+}
+
+func (n *Node) delays(j *store.Job) *wire.Message {
+	return &wire.Message{Kind: wire.PutOff, Flags: wire.Delays | n.keyFlag(j), ID: j.ID, Span: max(j.QTime-n.now, 0)}
+}
+
+// onDelays leaves the first queueing of a job to a node that has unblocked it and delays it. This node queues it two seconds later, if that one
+// doesn't, as if it had heard of the end of the other jobs after all others. So no job comes late, should the sender be lost.
+func (n *Node) onDelays(p *Peer, j *store.Job) {
+	was := held(j)
+	j = n.onQueuedElsewhere(n.meet(p, j))
+	switch {
+	case n.standing(j) == pending: // object: this node delays the job when it is promised (family_delayed_adding)
+		n.send(p, &wire.Message{Kind: wire.PutOff, Flags: wire.Objection, ID: j.ID, Span: delayFrom(j, n.now)})
+	case j.State != store.StateActive || j.Retry == 0 || held(j):
+	case was: // give way (family_delayed_once)
+		n.unblock(j, later)
+	case !n.awaitsFirst(j) || n.putOff(j) || j.Reason() != store.Delayed: // ignore: this node isn't to queue it, or a client has it
+	case theirs(&n.self, &p.ID, &j.ID): // give way: both have unblocked it, and one counts it (family_acked_at_both_delayed)
+		n.store.Count(j, store.NoReason)
+		n.unblock(j, later)
+	default: // keep and say so (family_acked_at_both_delayed)
+		n.send(p, n.delays(j))
+	}
 }
 
 // insteadMS is how long this node waits for another node that is to queue a job, and says nothing, before it

@@ -43,14 +43,15 @@ var shorthands = map[string]string{
 // fields are those of a line, in their order.
 var fields = [...]struct {
 	name   string
+	values uint64 // how many it can have
 	option cron.ParseOption
 	bits   func(s *cron.SpecSchedule) uint64
 }{
-	{"minute", cron.Minute, func(s *cron.SpecSchedule) uint64 { return s.Minute }},
-	{"hour", cron.Hour, func(s *cron.SpecSchedule) uint64 { return s.Hour }},
-	{"day of the month", cron.Dom, func(s *cron.SpecSchedule) uint64 { return s.Dom }},
-	{"month", cron.Month, func(s *cron.SpecSchedule) uint64 { return s.Month }},
-	{"weekday", cron.Dow, func(s *cron.SpecSchedule) uint64 { return s.Dow }},
+	{"minute", 60, cron.Minute, func(s *cron.SpecSchedule) uint64 { return s.Minute }},
+	{"hour", 24, cron.Hour, func(s *cron.SpecSchedule) uint64 { return s.Hour }},
+	{"day of the month", 31, cron.Dom, func(s *cron.SpecSchedule) uint64 { return s.Dom }},
+	{"month", 12, cron.Month, func(s *cron.SpecSchedule) uint64 { return s.Month }},
+	{"weekday", 7, cron.Dow, func(s *cron.SpecSchedule) uint64 { return s.Dow }},
 }
 
 const star = 1 << 63 // the parser's mark of a *
@@ -83,10 +84,28 @@ func Line(line, zone string) (s Schedule, err error) {
 	return s, nil
 }
 
+func wrongField(i int, text string, why any) error {
+	return fmt.Errorf("LINE has a wrong %s, %.40q: %v", fields[i].name, text, why)
+}
+
+// CheckSteps refuses a line, which [Line] can parse, with a step that is greater than the number of the field's values: minutes of */90 would be
+// those of */60. Entries of former releases may have such lines, so Line takes them.
+func CheckSteps(line string) error {
+	for i, text := range strings.Fields(line) {
+		for _, part := range strings.Split(text, ",") {
+			_, step, stepped := strings.Cut(part, "/")
+			if n, err := strconv.ParseUint(step, 10, 64); stepped && (err != nil || n > fields[i].values) {
+				return wrongField(i, text, fmt.Sprintf("a step can't be above %d", fields[i].values))
+			}
+		}
+	}
+	return nil
+}
+
 // field parses one field of a line.
 func field(i int, text string) (parsed uint64, err error) {
 	f := &fields[i]
-	wrong := func(why any) error { return fmt.Errorf("LINE has a wrong %s, %.40q: %v", f.name, text, why) }
+	wrong := func(why any) error { return wrongField(i, text, why) }
 	for _, c := range []byte(text) {
 		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '*' || c == ',' || c == '-' || c == '/') {
 			return 0, wrong("only numbers, names and * , - / are possible")

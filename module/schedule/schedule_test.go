@@ -103,6 +103,31 @@ func TestWrongLines(t *testing.T) {
 	}
 }
 
+// A client's line can't have a step that isn't kept. Those that are as great as there are values come once, as they always did.
+func TestGreatSteps(t *testing.T) {
+	for line, why := range map[string]string{
+		"*/60 */24 */31 */12 */7":         "",
+		"0,5-50/10 1-5/2 * jan-dec/3 1/7": "",
+		"@daily":                          "",
+		"*/61 * * * *":                    "minute",
+		"*/9223372036854775807 * * * *":   "minute",
+		"* 1,5/25 * * *":                  "hour",
+		"* * 1-31/32 * *":                 "day of the month",
+		"* * * */13 *":                    "month",
+		"* * * * mon-7/8":                 "weekday",
+	} {
+		s, err := schedule.Line(line, "")
+		assert.NoError(t, err, line)
+		_, comes := s.Next(0)
+		assert.True(t, comes, line)
+		if err = schedule.CheckSteps(line); why == "" {
+			assert.NoError(t, err, line)
+		} else {
+			assert.ErrorContains(t, err, why, line)
+		}
+	}
+}
+
 // A line that never comes is found out soon, and one of 29 February also over the years without it.
 func TestSeldom(t *testing.T) {
 	for _, line := range []string{"0 0 30 2 *", "0 * 31 4,6 *"} {

@@ -251,13 +251,13 @@ func (s *Store) Rewrite(j *Job, body, extras []byte) *Job {
 
 // Shrink reduces an acknowledged job to what is needed to tell other nodes of it. It keeps
 // the extras TagFamily, TagAskers, TagCancel, and, while the job still has locks, TagUnique with the body,
-// which may be the locks' key. Of a job whose outcome is kept, it also keeps that, its name, and the body,
-// which is its result. The job may move, as with SetExtras.
+// which may be the locks' key. Of a job whose outcome is kept, it also keeps that, its name, what it was unique by,
+// and the body, which is its result. The job may move, as with SetExtras.
 func (s *Store) Shrink(j *Job) *Job {
 	var keep []byte
 	for rest := j.Extras(); len(rest) > 0; {
 		end := extraHead + int(binary.LittleEndian.Uint16(rest[1:]))
-		if tag := Tag(rest[0]); tag == TagFamily || tag == TagAskers || tag == TagCancel || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) || (tag == TagEnd || tag == TagName) && j.Kept() {
+		if tag := Tag(rest[0]); tag == TagFamily || tag == TagAskers || tag == TagCancel || tag == TagUnique && (j.Unique().Has(UniqueHasWait) || j.Unique().Has(UniqueHasRun)) || (tag == TagEnd || tag == TagName || tag == TagUnique) && j.Kept() {
 			keep = append(keep, rest[:end]...)
 		}
 		rest = rest[end:]

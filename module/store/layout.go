@@ -80,8 +80,6 @@ const (
 	Blocked                // the end of other jobs releases it
 	Kept                   // it has ended, and its outcome is kept: of an acknowledged job alone
 	reasons
-
-	waitReasons = Kept - 1 // those of jobs that are still to be queued
 )
 
 var reasonFlags = [reasons]uint8{Delayed: FlagIndexed, Deferred: FlagOverdue, Blocked: flagsReason, Kept: FlagIndexed}
@@ -264,8 +262,8 @@ func (q *Queue) CountedHere(r Reason) uint64 { return uint64(q.here[r-Deferred])
 // Dead counts the dead letters among the queue's jobs that can be fetched.
 func (q *Queue) Dead() uint64 { return q.dead }
 
-// AnyCounted says whether any held job of the queue is still to be queued.
-func (q *Queue) AnyCounted() bool { return [waitReasons]uint32(q.counted[:]) != [waitReasons]uint32{} }
+// AnyCounted says whether any held job of the queue is counted by a [Reason].
+func (q *Queue) AnyCounted() bool { return q.counted != [len(q.counted)]uint32{} }
 
 // Kept says whether the job has ended, and its outcome is kept. Its body is then its result.
 func (j *Job) Kept() bool {

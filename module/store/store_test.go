@@ -202,7 +202,7 @@ func (w *world) check(t require.TestingT) {
 			require.Equal(t, counted[r], q.Counted(r))
 			total[r] += counted[r]
 		}
-		require.Equal(t, counted[store.Delayed]+counted[store.Deferred]+counted[store.Blocked] > 0, q.AnyCounted())
+		require.Equal(t, counted[store.Delayed]+counted[store.Deferred]+counted[store.Blocked]+counted[store.Kept] > 0, q.AnyCounted())
 		for l, all := range map[*store.List][]*store.Job{&q.List: waiting, &q.Working: working} {
 			require.Equal(t, len(all), int(l.Len))
 			j, last := l.Head, (*store.Job)(nil)
@@ -690,6 +690,7 @@ func TestShrink(t *testing.T) {
 		"unique":                 {extras: store.AppendExtra(nil, store.TagUnique, unique(0))},
 		"unique, it has a lock":  {extras: store.AppendExtra(nil, store.TagUnique, unique(store.UniqueHasWait)), left: store.AppendExtra(nil, store.TagUnique, unique(store.UniqueHasWait)), body: "the body"},
 		"a member of a family":   {extras: store.AppendExtra(store.AppendExtra(nil, store.TagWorker, []byte("w")), store.TagFamily, []byte("fam")), left: store.AppendExtra(nil, store.TagFamily, []byte("fam"))},
+		"unique, it is kept":     {extras: store.AppendExtra(store.AppendExtra(nil, store.TagUnique, unique(0)), store.TagEnd, make([]byte, store.EndLen)), left: store.AppendExtra(store.AppendExtra(nil, store.TagUnique, unique(0)), store.TagEnd, make([]byte, store.EndLen)), body: "the body"},
 		"what isn't known is no": {extras: store.AppendExtra(nil, 200, []byte("later"))},
 	} {
 		j := s.NewJob(len("the body"), 2, tc.extras)

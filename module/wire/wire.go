@@ -272,6 +272,7 @@ const (
 	GotKey    = NoReply   // PutOff: the job is unique, and doesn't wait for its key, or no longer
 	Due       = CountMore // PutOff: the job has got a time, Span from now, as if it was added with that delay; not with CountNack
 	KeptOut   = Known     // PutOff: the sender was to queue the job for the first time, but its queue is paused: nodes that left the job to it may queue it
+	Delays    = Leaving   // PutOff: the sender is to queue the job for the first time, when its delay is over; what it waited for has ended
 	StillHeld = Known     // Release: at the node that released it, the job still waits for others
 	Had       = Known     // YourJob: the receiver has a copy, as far as the sender knows; Refused: it answers such a YourJob
 	Spare     = QueueIt   // NeedJobs with Count 0: the sender has jobs of the queue, for which nobody waits there

@@ -296,3 +296,32 @@ func TestLifeK6(t *testing.T) {
 	harness.Await(t, 20*time.Second, "the end", func() bool { return m[0].Do("SHOW", away).Null })
 	m.awaitNoJobs(t)
 }
+
+// A restart takes nothing from what SHOW says of a unique job whose outcome is kept, and QSTAT and QSCAN go on showing its queue, at all holders.
+func TestOutcomesOfUniqueJobsAfterARestart(t *testing.T) {
+	t.Parallel()
+	m := start(t, 2, "appendonly yes", "appendfsync always")
+	id := addTo(t, m[0].Dial(), "REPLICATE", 2, "RETRY", 600, "UNIQUE", "until-processed", "KEEP", 5000)
+	fetchJob(t, m[0].Dial(), id)
+	require.Equal(t, int64(1), m[0].Do("ACKJOB", id, "RESULT", "r").Int())
+	harness.Await(t, 20*time.Second, "the outcome at the other holder", func() bool { return outcome(m[1], id) == "done r" })
+	look := func(when string) {
+		for i, s := range m {
+			v := s.Do("SHOW", id)
+			for field, want := range map[string]string{"outcome": "done", "result": "r", "unique": "until-processed", "key": "a body", "scope": "queue", "lock": "none"} {
+				assert.Equal(t, want, v.Field(field).Str, "%s: %s at node %d", when, field, i)
+			}
+			if v = s.Do("QSTAT", "q"); assert.False(t, v.Null, "%s: QSTAT at node %d", when, i) {
+				assert.Equal(t, int64(1), v.Field("kept").Int(), "%s: node %d", when, i)
+			}
+			assert.Equal(t, []string{"q"}, s.Do("QSCAN").Elems[1].Strings(), "%s: QSCAN at node %d", when, i)
+		}
+	}
+	look("before")
+	m[0].Kill()
+	m[0].Restart()
+	m.await(t, 2)
+	look("after a crash")
+	m[1].Do("DEBUG", "RELOAD")
+	look("after DEBUG RELOAD")
+}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -293,6 +294,9 @@ func TestMovedJobsAreCountedOnce(t *testing.T) {
 	require.Equal(t, int64(0), c.Do("MOVEJOB", id, "TO", "p").Int())
 	require.Equal(t, int64(0), c.Do("MOVEJOB", "FROM", "p", "TO", "p").Int())
 	require.Equal(t, int64(1), c.Do("MOVEJOB", "FROM", "p", "TO", "p", "PRIORITY", 1).Int())
+	require.Equal(t, int64(1), c.Do("MOVEJOB", id, id, "AT", time.Now().Unix()+5000).Int())
+	other := add(t, c, "p", "b", 0)
+	require.Equal(t, int64(2), c.Do("MOVEJOB", id, other, id, other, "AT", time.Now().Unix()+6000).Int())
 }
 
 // Two clients move all jobs of a queue at once, bit by bit: each job goes with one of them, and both are told the right count.
