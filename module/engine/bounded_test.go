@@ -1190,7 +1190,7 @@ func inDispute(t *testing.T, now int64, many int, steady func() int64) (n *engin
 	n.Effects()
 	tell := func(from wire.NodeID, owner string, lease int64) {
 		for i := 0; i < many; i += 100 {
-			m := wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Round: 1}
+			m := wire.Message{Kind: wire.LockPage, Flags: wire.Partial, Round: uint64(i + 1)}
 			for k := i; k < i+100; k++ {
 				m.Locks = append(m.Locks, wire.Lock{Name: bareName(fmt.Sprint(k)), Owner: []byte(owner), Token: uint64(now) << 20, Lease: lease, Left: lease})
 			}
