@@ -43,6 +43,18 @@ func (n *Node) leaveLocks(j *store.Job) {
 	}
 }
 
+// expiredKeyMS is for how long a node votes for the key of a job whose life is over by its own clock alone: longer than clocks differ that are kept right.
+const expiredKeyMS = 300_000
+
+// boundKey gives the lock of a job's key that has no lease one that begins now, in ms. The caller logs it.
+func (n *Node) boundKey(j *store.Job, lease int64) {
+	if u := j.Unique(); u != nil && u.Has(store.UniqueHasWait) {
+		if l := n.store.Lock(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && l.Until == 0 {
+			n.bound(l, lease)
+		}
+	}
+}
+
 // endFresh frees a job's locks, except votes that were extended since for their holder: somebody may work on
 // the job at another node.
 func (n *Node) endFresh(j *store.Job) {

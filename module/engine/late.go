@@ -498,8 +498,12 @@ func (n *Node) walkLate() {
 		if l.at == 0 {
 			l.walking = false
 			for _, lf := range l.open {
-				if lf.walks {
-					lf.walks, lf.walked = false, true
+				if !lf.walks {
+					continue
+				}
+				lf.walks, lf.walked = false, true
+				if q := n.store.Queue([]byte(lf.queue)); q != nil {
+					n.serveBehind(q) // the jobs that may go made others wait
 				}
 			}
 			break

@@ -27,8 +27,9 @@ func TestQuestionsForATableThatWereDropped(t *testing.T) {
 		n.Mesh().Up(p, "10.0.0.1:1", false)
 	}
 	n.Effects()
+	number := uint8(0) // of the last question to b
 	tell := func(p wire.NodeID, m wire.Message) {
-		m.Kind = wire.LockPage
+		m.Kind, m.Flags = wire.LockPage, wire.TableFlags(number)
 		require.NoError(t, n.Receive(p, m.Append(nil)))
 	}
 	// pulls returns the cursors of the questions to b.
@@ -40,7 +41,7 @@ func TestQuestionsForATableThatWereDropped(t *testing.T) {
 			var m wire.Message
 			require.NoError(t, m.Parse(n.Message(&f)))
 			if m.Kind == wire.LockPull {
-				cursors = append(cursors, m.Round)
+				number, cursors = wire.TableNumber(m.Flags), append(cursors, m.Round)
 			}
 		}
 		return cursors

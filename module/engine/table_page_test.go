@@ -27,8 +27,9 @@ func TestTheLastPageOfATableComesTwice(t *testing.T) {
 		n.Mesh().Up(p, "10.0.0.1:1", false)
 	}
 	n.Effects()
+	number := uint8(1) // of the last question to b
 	tell := func(p wire.NodeID, m wire.Message) {
-		m.Kind = wire.LockPage
+		m.Kind, m.Flags = wire.LockPage, m.Flags|wire.TableFlags(number)
 		require.NoError(t, n.Receive(p, m.Append(nil)))
 	}
 	// pulls counts the questions for a page of b.
@@ -39,8 +40,11 @@ func TestTheLastPageOfATableComesTwice(t *testing.T) {
 			}
 			var m wire.Message
 			require.NoError(t, m.Parse(n.Message(&f)))
-			if m.Kind == wire.LockPull && m.Round == cursor {
-				count++
+			if m.Kind == wire.LockPull {
+				number = wire.TableNumber(m.Flags)
+				if m.Round == cursor {
+					count++
+				}
 			}
 		}
 		return count

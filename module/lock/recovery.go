@@ -22,7 +22,6 @@ const (
 	pullEveryMS      = 1_000
 	pullLastMS       = 8_000 // longest pause until a table that isn't full is asked for again
 	pullSmallMS      = 2_000 // likewise, for a table of one page
-	pullLateMS       = 5_000 // pause after a table of which pages may still come, as answers to a repeated question
 	verifyEveryMS    = 1_000
 	mostRetries      = 5 // rounds that an acquisition adds because the holder's job may be gone
 	orphanCheckMS    = 10_000
@@ -74,8 +73,7 @@ type pull struct {
 	at     int64 // monotonic: when the next page is asked for
 	wait   int64 // ms, until a table that isn't full is asked for again
 	kind   tableKind
-	asked  int // questions that aren't answered, by this connection; some may have been dropped
-	late   int // those of them that are about a table that has come as a whole: their answers don't count
+	number uint8 // of the table, as it is read now: its pages have the number, see [pull.has]
 }
 
 // telling is a walk through the table for a node that connected.
@@ -143,7 +141,12 @@ func (n *Node) LacksVotes() {
 func (n *Node) learnLocks() {
 	if !n.sync.abstain {
 		n.sync.abstain, n.sync.partial, n.sync.began, n.sync.clears = true, false, n.host.Monotonic(), n.cleared
-		n.sync.tables, n.sync.pulls = map[wire.Node]tableKind{}, map[wire.Node]*pull{}
+		n.sync.tables = map[wire.Node]tableKind{}
+		former := n.sync.pulls
+		n.sync.pulls = make(map[wire.Node]*pull, len(former))
+		for node, w := range former {
+			n.sync.pulls[node] = newPull(w)
+		}
 	}
 	n.host.WakeIn(1)
 }
@@ -252,16 +255,12 @@ func (n *Node) tickPulls(now int64) {
 		}
 		w := n.sync.pulls[p.Node]
 		if w == nil {
-			w = &pull{wait: pullEveryMS, kind: fullTable}
+			w = newPull(nil)
 			n.sync.pulls[p.Node] = w
 		}
 		if now >= w.at {
 			w.at = now + pullEveryMS
-			if w.cursor == 0 {
-				w.late = 0
-			}
-			w.asked++
-			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Round: w.cursor})
+			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Flags: wire.TableFlags(w.number), Round: w.cursor})
 		}
 	}
 	n.host.WakeIn(pullEveryMS)
@@ -376,7 +375,7 @@ func (n *Node) onPull(p *membership.Peer, m *wire.Message) {
 		// node is still to come, and the connection may end before.
 		n.mesh.BeatWhole(p)
 	}
-	page := wire.Message{Kind: wire.LockPage, Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
+	page := wire.Message{Kind: wire.LockPage, Flags: wire.TableFlags(wire.TableNumber(m.Flags)), Round: m.Round, Lock: wire.Lock{Token: min(max(n.store.Locks().Floor, n.seen), store.MaxToken)}}
 	if n.abstains() && n.sync.partial {
 		page.Flags |= wire.Partial
 	}
@@ -416,28 +415,32 @@ func (n *Node) tellListed(page *wire.Message, size *int) (next uint64) {
 	return next
 }
 
-// comes notes that a page has come, and says whether it counts. A question is repeated if the answer takes long, so a page may come more than once. It
-// begins where an earlier page ended, so what the cursor has passed is known whichever of the answers came. The end of a table is different: its last
-// page, once more, would count as the first and only page of the table as it is read anew.
-func (w *pull) comes(last bool) bool {
-	switch {
-	case w.late > 0:
-		w.late--
-		return false
-	case w.asked == 0:
-		return false
+// newPull begins to read a node's table. If it was read by this connection before, former is that; else nil.
+func newPull(former *pull) *pull {
+	w := &pull{wait: pullEveryMS}
+	if former != nil {
+		w.number = former.number
 	}
-	if w.asked--; last {
-		w.asked, w.late = 0, w.asked
-	}
-	return true
+	w.begin()
+	return w
+}
+
+// begin begins to read the table anew.
+func (w *pull) begin() { w.cursor, w.kind, w.number = 0, fullTable, w.number%wire.MaxTableNumber+1 }
+
+// has says whether a page is one of the table as it is read now. A question is repeated if the answer takes long, so a page may come more than once. It
+// begins where an earlier page ended, so what the cursor has passed is known whichever of the answers comes first. But the last page, once more, would
+// count as the only page of a table that is read anew. A node of a former release gives its pages no number.
+func (w *pull) has(m *wire.Message) bool {
+	number := wire.TableNumber(m.Flags)
+	return number == w.number || number == 0
 }
 
 // onPage learns votes from another node's table.
 func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	told := m.Flags&wire.Told != 0
 	w := n.sync.pulls[p.Node]
-	if !told && (!n.abstains() || w == nil || !w.comes(m.Round == 0)) {
+	if !told && (!n.abstains() || w == nil || !w.has(m)) {
 		return
 	}
 	since := n.sync.clears
@@ -482,10 +485,8 @@ func (n *Node) onPage(p *membership.Peer, m *wire.Message) {
 	}
 	if w.cursor, w.at = m.Round, n.host.Monotonic(); m.Round == 0 {
 		n.sync.tables[p.Node] = w.kind
-		w.at, w.wait, w.kind = w.at+w.wait, min(2*w.wait, longest), fullTable
-		if w.late > 0 {
-			w.at = max(w.at, n.host.Monotonic()+pullLateMS)
-		}
+		w.at, w.wait = w.at+w.wait, min(2*w.wait, longest)
+		w.begin()
 	}
 	n.tickPulls(n.host.Monotonic())
 }

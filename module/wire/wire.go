@@ -367,6 +367,16 @@ const Newcomer = Fresh
 // its votes is missing.
 const Voter = Prefix
 
+// MaxTableNumber is the greatest number by which a node tells the pages of one reading of a table from those of another (LockPull, LockPage). It
+// counts on from 1 after that.
+const MaxTableNumber = 7
+
+// TableFlags puts such a number into the upper three flags of a LockPull, or a LockPage.
+func TableFlags(number uint8) uint8 { return number << 5 }
+
+// TableNumber is the number in the flags of such a message; 0: it has none, for a node of a former release has sent it, or nobody asked.
+func TableNumber(flags uint8) uint8 { return flags >> 5 }
+
 // AllSlots, in a ClearLocks: all slots of the lock, not only slot 0. A node of a former release has locks without slots.
 const AllSlots = Committed
 
