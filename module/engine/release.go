@@ -70,7 +70,7 @@ func (n *Node) Release(id *store.ID, queue []byte, last, canWait bool) (nodes in
 		h, _ := j.Holder(i)
 		r.open = append(r.open, wire.Node(h))
 	}
-	if n.mayHaveHeir(j) {
+	if n.mayHaveHeir(j) || n.mayLackHolders(j) {
 		r.open = n.mesh.Nodes()
 	}
 	r.msg = wire.Message{Kind: wire.Release, ID: *id, Queue: slices.Clone(queue)}
