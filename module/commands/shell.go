@@ -703,6 +703,7 @@ func (m *module) info(w *rm.InfoWriter) {
 	w.Int("registered_jobs", int64(m.node.Jobs()))
 	w.Int("jobs_waiting", int64(m.node.Queued()))
 	w.Int("jobs_delayed", int64(m.node.Counted(store.Delayed)))
+	w.Int("jobs_handing_over", int64(m.node.HandingOver()))
 	w.Int("jobs_dead_now", int64(m.node.DeadNow()))
 	w.Int("jobs_deferred", int64(m.node.Counted(store.Deferred)))
 	w.Int("jobs_blocked", int64(m.node.Counted(store.Blocked)))

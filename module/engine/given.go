@@ -59,6 +59,18 @@ func (p *Peer) lately(list []given, j *store.Job, now int64) []given {
 	return append(list, given{j.ID, now, j.Parts != 0 && j.Unique() != nil})
 }
 
+// HandingOver counts the jobs that may still be on their way to another node: those that were handed over in the last five seconds, and at-most-once
+// jobs that were offered, and of which no node has said that it has them. If this node is forgotten by the others just then, they don't take them.
+func (n *Node) HandingOver() int {
+	count := n.offers.Len()
+	for _, p := range n.mesh.All() {
+		for i := len(p.given) - 1; i >= 0 && p.given[i].at > n.now-givenMS; i-- {
+			count++
+		}
+	}
+	return count
+}
+
 // taker returns the node to which this one has handed a job over, if this one has given the job to
 // no client since. So only the taker can tell whether a client has the job. 0: there is no taker.
 func taker(j *store.Job) wire.Node {
