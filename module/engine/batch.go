@@ -389,6 +389,15 @@ func (n *Node) unbundleSome(all bool, budget int) bool {
 	return true
 }
 
+// unbundleFor does so with the bundles of which a node has copies. They were made in the last moments, before its connection ended.
+func (n *Node) unbundleFor(p *Peer) {
+	for _, u := range n.bundles {
+		if u.whole && slices.Contains(u.of.holders, p.Node) {
+			n.unbundle(u)
+		}
+	}
+}
+
 // adding counts the jobs that wait for their copies.
 func (n *Node) adding() int {
 	count := len(n.waiting)

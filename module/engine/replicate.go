@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"math"
 	"slices"
 
 	"jobmesh/module/store"
@@ -348,7 +347,7 @@ func (n *Node) oneMore(j *store.Job, ad *pendingAdd) *store.Job {
 // since, and would deliver it again. The client of that ADDJOB gets ErrReplUnknown.
 // If very many ADDJOBs wait, some follow in the next ticks.
 func (n *Node) resume(p *Peer) {
-	n.unbundleSome(true, math.MaxInt)
+	n.unbundleFor(p)
 	p.missed, p.added = len(n.waiting), n.added
 	budget := tickBudget
 	n.resumeAdds(p, &budget)
