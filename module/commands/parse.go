@@ -253,6 +253,9 @@ func parseOptions(c args, a *engine.Add, first int, d *defaults) (jobs int, err 
 		at = d.now + delay // a job's own delay has whole seconds
 	}
 	if at >= 0 && !a.DueAt(at, d.now) {
+		if delayed {
+			return 0, errDelay
+		}
 		return 0, errDueAt
 	}
 	if a.TTL == 0 {
