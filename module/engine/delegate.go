@@ -38,20 +38,8 @@ func (n *Node) toOthers(l *store.Lock) {
 
 // leaveLocks is delegate for a job of which only this node's copy goes, if another node has the job, or may have it.
 func (n *Node) leaveLocks(j *store.Job) {
-	if j.Retry > 0 && j.State != store.StateAcked && j.State != store.StateWaitRepl && (n.heldElsewhere(j) || n.mayLackHolders(j)) {
+	if j.State != store.StateAcked && j.State != store.StateWaitRepl && (j.Retry > 0 && n.heldElsewhere(j) || n.mayLackHolders(j)) {
 		n.delegate(j)
-	}
-}
-
-// expiredKeyMS is for how long a node votes for the key of a job whose life is over by its own clock alone: longer than clocks differ that are kept right.
-const expiredKeyMS = 300_000
-
-// boundKey gives the lock of a job's key that has no lease one that begins now, in ms. The caller logs it.
-func (n *Node) boundKey(j *store.Job, lease int64) {
-	if u := j.Unique(); u != nil && u.Has(store.UniqueHasWait) {
-		if l := n.store.Lock(n.lockName(j, u, store.LockWait)); l != nil && l.Job == j.ID && l.Until == 0 {
-			n.bound(l, lease)
-		}
 	}
 }
 

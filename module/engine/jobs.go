@@ -643,14 +643,14 @@ func (n *Node) expireCopy(j *store.Job) bool {
 
 // expireHeld is expireCopy for a job that is held back. It may live on at another node, by whose clock it isn't over, and be released there. So jobs that
 // come after it ask what became of it: none goes on, or becomes a dead letter, by this node's clock alone (parent_expires_clock). Nor does its key become
-// free by the clock of any node but the one that counts the job; but if that one is lost, nobody else would free the key, so this node's vote has a lease from now on.
+// free by the clock of any node but the one that counts the job: a client of that one may work on it. If that one is lost, FORGET frees the key, as that of any job that only a lost node
+// has.
 func (n *Node) expireHeld(j *store.Job) {
 	f, _ := j.Family()
 	id, unreleased := j.ID, f.Unreleased()
 	if n.CountsHere(j) {
 		n.endFresh(j)
 	} else {
-		n.boundKey(j, expiredKeyMS)
 		n.leaveLocks(j)
 	}
 	n.losesOne(j)

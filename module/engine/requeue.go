@@ -177,10 +177,6 @@ func (n *Node) onWillQueue(p *Peer, j *store.Job, m *wire.Message) {
 	case announced, announcedEarly:
 		switch {
 		case !asks && n.leavesTo(p, j): // give way: only one of two nodes may queue the job (willqueue_crossing)
-			if j.Place == store.InWorking { // the sender hears of the lapse before it queues the job (lapses_crossing)
-				j = n.lapse(j)
-				n.tellLapses(j)
-			}
 			n.leaveJob(j, store.AnnounceMS)
 		case t == announced: // object: the sender may have asked before it heard that this node is about to queue the job (objection_late)
 			n.object(p, j)
