@@ -172,7 +172,7 @@ func (n *Node) onDelays(p *Peer, j *store.Job) {
 	case j.State != store.StateActive || j.Retry == 0 || held(j):
 	case was: // give way (family_delayed_once)
 		n.unblock(j, later)
-	case !n.awaitsFirst(j) || n.putOff(j) || j.Reason() != store.Delayed: // ignore: this node isn't to queue it, or a client has it
+	case !n.awaitsFirst(j) || n.putOff(j) || j.Reason() != store.Delayed || rests(j): // ignore: this node isn't to queue it, or a client has it, or has given it back (family_delays_crosses_nack)
 	case theirs(&n.self, &p.ID, &j.ID): // give way: both have unblocked it, and one counts it (family_acked_at_both_delayed)
 		n.store.Count(j, store.NoReason)
 		n.unblock(j, later)

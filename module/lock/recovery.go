@@ -74,6 +74,7 @@ type pull struct {
 	wait   int64 // ms, until a table that isn't full is asked for again
 	kind   tableKind
 	number uint8 // of the table, as it is read now: its pages have the number, see [pull.has]
+	asked  bool  // a page of it was asked for
 }
 
 // telling is a walk through the table for a node that connected.
@@ -259,7 +260,7 @@ func (n *Node) tickPulls(now int64) {
 			n.sync.pulls[p.Node] = w
 		}
 		if now >= w.at {
-			w.at = now + pullEveryMS
+			w.at, w.asked = now+pullEveryMS, true
 			n.mesh.Send(p, &wire.Message{Kind: wire.LockPull, Flags: wire.TableFlags(w.number), Round: w.cursor})
 		}
 	}
@@ -426,14 +427,17 @@ func newPull(former *pull) *pull {
 }
 
 // begin begins to read the table anew.
-func (w *pull) begin() { w.cursor, w.kind, w.number = 0, fullTable, w.number%wire.MaxTableNumber+1 }
+func (w *pull) begin() {
+	w.cursor, w.kind, w.number, w.asked = 0, fullTable, w.number%wire.MaxTableNumber+1, false
+}
 
 // has says whether a page is one of the table as it is read now. A question is repeated if the answer takes long, so a page may come more than once. It
 // begins where an earlier page ended, so what the cursor has passed is known whichever of the answers comes first. But the last page, once more, would
-// count as the only page of a table that is read anew. A node of a former release gives its pages no number.
+// count as the only page of a table that is read anew. A node of a former release gives its pages no number: of those the ones that come before the new
+// reading has begun don't count.
 func (w *pull) has(m *wire.Message) bool {
 	number := wire.TableNumber(m.Flags)
-	return number == w.number || number == 0
+	return number == w.number || number == 0 && w.asked
 }
 
 // onPage learns votes from another node's table.
