@@ -180,7 +180,7 @@ func rests(j *store.Job) bool { return j.Reason() == store.Delayed && savedResti
 // a retry time later ([Node.onResting]).
 func (n *Node) restLeft(j *store.Job) int64 {
 	if j.Nacks > 0 && j.State == store.StateActive && j.Place == store.InHeld && j.Flags&store.FlagDelivered == 0 {
-		if left := j.QTime - n.now - TermOf(j)*1000; left > jitterMS {
+		if left := j.QTime - retryTime(n, j); left > jitterMS {
 			return left
 		}
 	}

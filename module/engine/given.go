@@ -60,9 +60,14 @@ func (p *Peer) lately(list []given, j *store.Job, now int64) []given {
 }
 
 // HandingOver counts the jobs that may still be on their way to another node: those that were handed over in the last five seconds, and at-most-once
-// jobs that were offered, and of which no node has said that it has them. If this node is forgotten by the others just then, they don't take them.
+// jobs that were offered, and of which the other node hasn't said yet that it has them; not those that are uncertain, for that node was forgotten. If this node is forgotten by the others just then, they don't take them.
 func (n *Node) HandingOver() int {
-	count := n.offers.Len()
+	count := 0
+	for i := range n.offers.Len() {
+		if _, o := n.offers.At(i); !o.doubted {
+			count++
+		}
+	}
 	for _, p := range n.mesh.All() {
 		for i := len(p.given) - 1; i >= 0 && p.given[i].at > n.now-givenMS; i-- {
 			count++

@@ -497,7 +497,8 @@ func (n *Node) walkLate() {
 		}
 		if l.at == 0 {
 			l.walking = false
-			for _, lf := range l.open {
+			for _, name := range slices.Sorted(maps.Keys(l.open)) {
+				lf := l.open[name]
 				if !lf.walks {
 					continue
 				}

@@ -437,7 +437,9 @@ func (n *Node) nameTimeOver(ask *nameAsk) *nameAsk {
 	ended := n.endNameAsk(&ask.id)
 	if left && n.nameAsks.open[ask.id] == ask {
 		n.askAll(ask)
-		ask.asked = nil // a node that doesn't know it says nothing about the one that the job was left to
+		if ask.left != nil {
+			ask.asked = nil // a node that doesn't know it says nothing about the one that the job was left to
+		}
 	}
 	return ended
 }
@@ -578,8 +580,11 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 	j := n.store.Lookup(&id)
 	switch known := m.Flags&wire.Known != 0; {
 	case (ask.left != nil || ask.stays) && !known:
-		if ask.left == p {
+		switch {
+		case ask.left == p:
 			n.askAgain(ask)
+		case ask.left == nil:
+			n.notLeft(ask, p, j)
 		}
 		return
 	case j != nil && known && m.Flags&wire.OfName != 0: // both add it at this moment, and the sender's follows (names_cross)
@@ -603,6 +608,19 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 		return
 	}
 	n.answeredName(ask, j)
+}
+
+// notLeft is for a job that was left to a node that couldn't be reached, or to one of before a restart, when a node has answered that it doesn't know the
+// name. If no node does, and all that may hold the job were asked, the job is this node's (names_left_holder_back).
+func (n *Node) notLeft(ask *nameAsk, p *Peer, j *store.Job) {
+	before := len(ask.asked)
+	ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p })
+	if j == nil || before == 0 || len(ask.asked) > 0 || len(ask.asked) == before || !comesBack(j) || j.Place != store.InHeld || n.mayHaveHeir(j) ||
+		delayFrom(j, n.now) > 0 || j.Queue.Pause&PauseIn != 0 {
+		return
+	}
+	clearQueuedOnce(j)
+	n.requeue(j, false)
 }
 
 // answeredName is for a job that waits for answers, when all have come, and no node knows it.
