@@ -146,7 +146,9 @@ func (n *Node) learnLocks() {
 		former := n.sync.pulls
 		n.sync.pulls = make(map[wire.Node]*pull, len(former))
 		for node, w := range former {
-			n.sync.pulls[node] = newPull(w)
+			if n.mesh.ByName(node) != nil {
+				n.sync.pulls[node] = newPull(w)
+			}
 		}
 	}
 	n.host.WakeIn(1)
