@@ -643,12 +643,11 @@ func (n *Node) expireCopy(j *store.Job) bool {
 
 // expireHeld is expireCopy for a job that is held back. It may live on at another node, by whose clock it isn't over, and be released there. So jobs that
 // come after it ask what became of it: none goes on, or becomes a dead letter, by this node's clock alone (parent_expires_clock). Nor does its key become
-// free by the clock of any node but the one that counts the job: a client of that one may work on it. If that one is lost, FORGET frees the key, as that of any job that only a lost node
-// has.
+// free by one node's clock, for a client of another node may work on it: the key is that of an orphan when the last copy is gone.
 func (n *Node) expireHeld(j *store.Job) {
 	f, _ := j.Family()
 	id, unreleased := j.ID, f.Unreleased()
-	if n.CountsHere(j) {
+	if n.CountsHere(j) && !n.heldElsewhere(j) {
 		n.endFresh(j)
 	} else {
 		n.leaveLocks(j)
