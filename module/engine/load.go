@@ -398,7 +398,7 @@ func (n *Node) wasShutOut(j *store.Job) bool {
 }
 
 // delayedHere says whether a job that was loaded, and wasn't delivered, is delayed, and this node
-// is to queue it in time. Other nodes with a copy would queue it a retry time later.
+// is to queue it in time. Other nodes with a copy would queue it a retry time later, or, if they let it go too, insteadMS.
 func (n *Node) delayedHere(j *store.Job) bool {
 	if j.State != store.StateActive || j.QTime == 0 || j.Flags&store.FlagQueuedOnce != 0 {
 		return false
@@ -412,7 +412,7 @@ func (n *Node) delayedHere(j *store.Job) bool {
 	if j.Delay == 0 && !n.putOff(j) {
 		return false
 	}
-	return j.Holders() == 0 || j.QTime < firstDue(j)+int64(j.Retry)*1000/2
+	return j.Holders() == 0 || j.QTime < firstDue(j)+min(int64(j.Retry)*1000, insteadMS)/2
 }
 
 // pushBack puts a job into its queue without counting that. From then on no client has the job:
