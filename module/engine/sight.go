@@ -8,7 +8,7 @@ import (
 	"jobmesh/module/wire"
 )
 
-// What a node tells the others of the jobs that were added at it, and of which jobs it knows all that became of them. A flush that comes late decides by
+// Here is how a node tells the others of the jobs that were added at it, and of which jobs it knows all that became of them. A flush that comes late decides by
 // both (late.go). The nodes' file keeps them over restarts.
 
 const (
