@@ -61,7 +61,7 @@ func (n *Node) setVersion(j *store.Job, v version) *store.Job {
 // countBody counts that this node has given a job another body. The caller logs the job, which may move.
 func (n *Node) countBody(j *store.Job) *store.Job {
 	v := bodyVersion(j)
-	if v == (version{}) && j.Holders() == 0 && !n.mayLackHolders(j) {
+	if v == (version{}) && n.isOnlyHere(j) {
 		return j // nobody else has its former body
 	}
 	return n.setVersion(j, v.next(n.self.Node()))

@@ -60,7 +60,7 @@ func (n *Node) CancelSoftly(id *store.ID, reason []byte) int {
 	case n.pendingAddOf(id) != nil:
 		return n.CancelFor(id, reason)
 	case n.nobodyWorksOn(j):
-		if j.Holders() == 0 && !n.mayLackHolders(j) {
+		if n.isOnlyHere(j) {
 			wish = nil
 		}
 		return n.cancelFor(id, reason, wish) // a holder may know of a worker, see leavesToWorker

@@ -37,7 +37,7 @@ func (n *Node) farewell(j *store.Job) (cost int) {
 		return farewellCost
 	}
 	n.endRun(j, u)
-	if j.Holders() == 0 && !n.mayLackHolders(j) {
+	if n.isOnlyHere(j) {
 		n.endWait(j, u)
 	}
 	return farewellCost
@@ -72,7 +72,7 @@ func (n *Node) farewellAll() {
 		if u == nil || !u.Has(hasFlag(space)) {
 			continue
 		}
-		if space == store.LockRun || u.Strategy() != store.UniqueWindow && j.Holders() == 0 && !n.mayLackHolders(j) {
+		if space == store.LockRun || u.Strategy() != store.UniqueWindow && n.isOnlyHere(j) {
 			n.farewells = append(n.farewells, farewell{bytes.Clone(l.Name()), j.ID, lockToken(u, space)})
 		}
 	}

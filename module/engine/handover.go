@@ -275,6 +275,9 @@ func (n *Node) mayLackHolders(j *store.Job) bool {
 	return n.past.Inexact > 0 && maybeMadeBefore(j, n.past.Inexact) || n.missedCreator(j)
 }
 
+// isOnlyHere says whether no other node has a job, as far as this one can be certain of that.
+func (n *Node) isOnlyHere(j *store.Job) bool { return j.Holders() == 0 && !n.mayLackHolders(j) }
+
 // missedCreator says whether a job was added at a node that keeps no copy, and whose connection has ended since. That node tells the
 // holders of each other, and forgets the job when it is promised: so nobody repeats a word that was lost with the connection.
 func (n *Node) missedCreator(j *store.Job) bool {

@@ -320,7 +320,7 @@ func (n *Node) Delete(id *store.ID) bool {
 		n.cancel(j, OutcomeCancelled, nil) // there is only one copy, and the other node may have it
 		return true
 	}
-	if j.Holders() == 0 && !n.mayLackHolders(j) {
+	if n.isOnlyHere(j) {
 		if n.gone(j, origin{}) {
 			n.remove(j)
 		}

@@ -93,6 +93,12 @@ type nameAsk struct {
 func (a *nameAsk) Sooner(than *nameAsk) bool { return a.due < than.due }
 func (a *nameAsk) Position() *int            { return &a.pos }
 
+// answered notes that a node has answered, and says whether all have.
+func (a *nameAsk) answered(p *Peer) (all bool) {
+	a.asked = slices.DeleteFunc(a.asked, func(q *Peer) bool { return q == p })
+	return len(a.asked) == 0
+}
+
 func (a *nameAsks) begin(ask *nameAsk) {
 	a.end(&ask.id) // its job has gone with its queue
 	if a.open == nil {
@@ -374,9 +380,7 @@ func (n *Node) askNameAgain(j *store.Job, same bool) bool {
 // tickAnew asks the other nodes, if they are connected, or have had time for that: a long promotion takes none of it. The job is queued where there is none
 // to ask, or when the answers have come.
 func (n *Node) tickAnew(ask *nameAsk) {
-	if first := n.nameAsks.from + askFirstMS; first > ask.until {
-		ask.until = first
-	}
+	ask.until = max(ask.until, n.nameAsks.from+askFirstMS)
 	if n.now < ask.until || n.now < ask.until+askWaitMS && (n.mesh.Alone() || slices.ContainsFunc(n.mesh.All(), func(p *Peer) bool { return !p.Connected && p.Health != membership.Failed })) {
 		ask.due = n.now + askAgainMS
 		heap.Fix(&n.nameAsks.ends, ask.pos)
@@ -604,18 +608,15 @@ func (n *Node) onNamed(p *Peer, m *wire.Message) {
 		n.leaveJob(j, delayFrom(j, n.now))
 		return
 	}
-	if ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p }); len(ask.asked) > 0 {
-		return
+	if ask.answered(p) {
+		n.answeredName(ask, j)
 	}
-	n.answeredName(ask, j)
 }
 
 // notLeft is for a job that was left to a node that couldn't be reached, or to one of before a restart, when a node has answered that it doesn't know the
 // name. If no node does, and all that may hold the job were asked, the job is this node's (names_left_holder_back).
 func (n *Node) notLeft(ask *nameAsk, p *Peer, j *store.Job) {
-	before := len(ask.asked)
-	ask.asked = slices.DeleteFunc(ask.asked, func(q *Peer) bool { return q == p })
-	if j == nil || before == 0 || len(ask.asked) > 0 || len(ask.asked) == before || !comesBack(j) || j.Place != store.InHeld || n.mayHaveHeir(j) ||
+	if len(ask.asked) == 0 || !ask.answered(p) || j == nil || !comesBack(j) || j.Place != store.InHeld || n.mayHaveHeir(j) ||
 		delayFrom(j, n.now) > 0 || j.Queue.Pause&PauseIn != 0 {
 		return
 	}

@@ -523,25 +523,18 @@ func (n *Node) onQueued(p *Peer, j *store.Job, m *wire.Message) {
 	case withClient && flags&wire.CountNack == 0:
 		n.notIdle(j, j.QTime) // and hasn't given the job back
 	}
-	counted := false
+	counted := false // the others are to hear what this node has counted for the delivery that ends
 	if flags&(wire.CountMore|wire.CountNack|keptInHands) == wire.CountMore && j.Place == store.InWorking {
 		if j.QTime <= n.now+2*store.AnnounceMS {
 			j = n.lapse(j) // the sender was the first to find its time over (lapses)
 		}
-		counted = true
+		counted = j.Parts > 0 && (j.Extra(store.TagTries) != nil || j.Extra(store.TagLapses) != nil)
 	}
 	if word&wire.InHands == 0 {
 		n.endLease(j)
 	}
 	n.demote(j, 0)
 	if counted {
-		n.tellLapses(j)
-	}
-}
-
-// tellLapses tells the others what this node has counted for a delivery that ends.
-func (n *Node) tellLapses(j *store.Job) {
-	if j.Parts > 0 && (j.Extra(store.TagTries) != nil || j.Extra(store.TagLapses) != nil) {
 		n.tellWhereabouts(j)
 	}
 }
